@@ -107,6 +107,25 @@ def test_littles_law_holds(name: str) -> None:
     assert inside / len(moments) == pytest.approx(len(found) / end_s * stay_s, rel=0.02)
 
 
+@pytest.mark.parametrize("name", [name for name in PLANS if name != "apart"])
+def test_time_between_tokens_is_that_of_outputs(name: str) -> None:
+    """Of all tokens behind first ones its mean is the mean time that they took: also of lanes beside each other, and of
+    replicas that were idle between."""
+    for per_s in (3.0, 60.0):
+        found = served(PLANS[name], load(100, per_s))
+        behind = sum(each.num_tokens - 1 for each in records(found))
+        seconds = sum(each.end_s - each.first_token_s for each in records(found))
+        assert LoadReport.of(found.logs).itl_s["mean"] == pytest.approx(seconds / behind, rel=1e-9)
+
+
+def test_a_replica_that_waits_for_prompts_is_not_between_tokens() -> None:
+    """At one request a second a replica that only decodes is idle most of the time: no step is nearly as long."""
+    found = served(PLANS["apart"], load(40, 1.0))
+    report = LoadReport.of(found.logs)
+    assert report.itl_s["p99"] < 2 * report.itl_s["p50"] < 0.1
+    assert report.itl_s["mean"] < 2 * report.itl_s["p50"]
+
+
 def test_faster_devices_and_more_replicas_make_nobody_wait_longer() -> None:
     """At a load that one A100 does not keep up with."""
     requests = load(200, 60.0)

@@ -104,17 +104,10 @@ def figures(values: Sequence[float], weights: Sequence[float] | None = None) -> 
 
 
 def _gaps(logs: Sequence[RequestLog]) -> dict[str, float]:
-    """Between one token and the next of whoever decodes: from the end of a step to the end of the one before it, or over the
-    steps of a run of equal ones."""
-    gaps: list[float] = []
-    weights: list[float] = []
-    for log in logs:
-        steps, last_s = log.steps, 0.0
-        for start_s, end_s, num, decodes in zip(
-            steps.start_s, steps.end_s, steps.num_steps, steps.num_decodes, strict=True
-        ):
-            if decodes:
-                gaps.append((end_s - max(last_s, 0.0 if last_s else start_s)) / num)
-                weights.append(num * decodes)
-            last_s = end_s
-    return figures(gaps, weights)
+    """Between one token and the next of whoever decodes."""
+    gaps = [gap_s for log in logs for gap_s in log.steps.gap_s]
+    weights = [
+        num * decodes for log in logs for num, decodes in zip(log.steps.num_steps, log.steps.num_decodes)
+    ]
+    told = [place for place, weight in enumerate(weights) if weight]
+    return figures([gaps[place] for place in told], [weights[place] for place in told])

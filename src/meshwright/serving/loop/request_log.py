@@ -54,10 +54,16 @@ class RequestRecord:
 
 @dataclass(slots=True)
 class StepLog:
-    """Steps of a loop, one entry a batch: when it ended, how often it ran, how many sequences each time got a token."""
+    """Steps of a loop, one entry a batch: when it ended, how often it ran, how many sequences each time got a token.
+
+    `gap_s`: between the tokens of those who decoded, each time: since their lane's step before, and where nobody was left
+    there who would go on, since this one began. (A sequence that comes back, or from another replica, is counted as those
+    who go on are: what it waited is in its own times.)
+    """
 
     start_s: list[float] = field(default_factory=list)
     end_s: list[float] = field(default_factory=list)
+    gap_s: list[float] = field(default_factory=list)
     num_steps: list[int] = field(default_factory=list)
     num_decodes: list[int] = field(default_factory=list)
     num_prefill_tokens: list[int] = field(default_factory=list)
@@ -71,6 +77,7 @@ class RequestLog:
         self.never: list[Request] = []  # what was refused
         self.steps = StepLog()
         self._open: dict[tuple[str, int], RequestRecord] = {}
+        self._going_on: dict[int, float] = {}  # lanes with sequences that go on: when their last step ended
 
     def arrived(self, request: Request, now_s: float) -> None:
         """A record for each of its outputs."""
@@ -94,18 +101,24 @@ class RequestLog:
     def ran(self, result: StepResult) -> None:
         """Some got their first token, some their last."""
         batch, steps = result.batch, self.steps
+        since_s = self._going_on.pop(batch.lane, result.start_s)
+        steps.gap_s.append((result.end_s - since_s) / result.num_steps)
         steps.start_s.append(result.start_s)
         steps.end_s.append(result.end_s)
         steps.num_steps.append(result.num_steps)
         steps.num_decodes.append(batch.num_decodes)
         steps.num_prefill_tokens.append(batch.num_prefill_tokens)
+        num_left = batch.num_decodes - len(result.ended)
         for chunk in batch.chunks:
             if chunk.is_last:
+                num_left += 1
                 record = self._open.get((chunk.sequence.request.id, chunk.sequence.output))
                 if record is not None and record.first_token_s != record.first_token_s:
                     record.first_token_s = result.end_s
         for ended in result.ended:
             self._end(ended.sequence, result.end_s, ended.reason, ended.num_tokens)
+        if num_left > 0:
+            self._going_on[batch.lane] = result.end_s
 
     def left(self, sequence: Sequence, now_s: float, reason: str) -> None:
         """One was ended: it counts among all, not among those that finished."""
