@@ -195,7 +195,9 @@ def test_generate_answers_prompts_and_batches(run: Runner, bytes_model: Path, tm
         (("serve", "nothing"), "no folder of a model"),
         (("serve", "a/model.gguf"), "convert_hf_to_gguf.py"),
         (("serve", "nothing", "--engine", "torc"), "torch"),
-        (("serve", "nothing", "--engine", "simulated"), "has no tokens"),
+        (("serve", "nothing", "--engine", "simulated"), "both or none"),
+        (("serve", "nothing", "--engine", "torch", "--cluster", "8xH100"), "both or none"),
+        (("generate", "llama-3.1-8b", "-p", "a", "--engine", "simulated", "--cluster", "1xH100"), "tokens are drawn"),
         (("serve", "nothing", "--port", "70000"), "70000"),
         (("serve", "nothing", "--ssl-certfile", "a.pem"), "without its key"),
         (("serve", "nothing", "--adapter", "mine"), "NAME=FOLDER"),
@@ -242,3 +244,57 @@ def test_a_checkpoint_of_a_training_is_served_as_it_is(run: Runner, tmp_path: Pa
     with mw.LLM(tmp_path / "runs", num_blocks=32, device="cpu") as model:
         said = model.generate("Once", max_tokens=6, temperature=0.0, ignore_eos=True)
     assert len(said[0].token_ids) == 6 and said[0].finish_reason == "length"
+
+
+def test_a_simulated_engine_serves_clients_at_the_pace_of_a_cluster(run: Runner, tmp_path: Path) -> None:
+    """A load on it takes as long as the plan for the same cluster says, in so far as this host keeps up."""
+    ran = run("serve", "llama-3.1-70b", "--engine", "simulated", "--cluster", "1xH100")
+    assert ran.code == 3 and "before the first block" in ran.stderr.replace("\n", " ")
+    requests = tmp_path / "requests.csv"
+    requests.write_text(
+        "arrived_at_s,prompt_tokens,output_tokens\n"
+        + "".join(f"{n / 20},{100 + n},{20 + n}\n" for n in range(20))
+    )
+    command = ["serve", "llama-3.1-70b", "--engine", "simulated", "--cluster", "1x2xH100", "--tp", "2"]
+    command += [
+        "--port",
+        "0",
+        "--json",
+        "--max-model-tokens",
+        "1024",
+        "--max-batch-tokens",
+        "256",
+        "--max-sequences",
+        "32",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "meshwright", *command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        url = next((line.split()[2] for line in lines if line.startswith("serving on ")), "")
+        client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
+        chat = client.chat.completions.create(
+            model="llama-3.1-70b",
+            messages=[{"role": "user", "content": "hi"}],
+            max_tokens=7,
+            extra_body={"ignore_eos": True},
+        )
+        assert chat.usage is not None and chat.usage.completion_tokens == 7
+        with pytest.raises(openai.BadRequestError, match="grammar"):
+            client.completions.create(
+                model="llama-3.1-70b", prompt="a", extra_body={"response_format": {"type": "json_object"}}
+            )
+        url = url.removesuffix("/v1")
+        measured = run("bench", "serve", "--url", url, "--requests", requests, "--json", "-q").data
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    fixed = "tp=2,replicas=1,max_batch_tokens=256,max_sequences=32"
+    planned = run("plan", "llama-3.1-70b", "1x2xH100", "--requests", requests, "--fix", fixed, "--json", "-q")
+    layout = planned.data["layouts"][0]
+    assert measured["num_finished"] == layout["num_finished"] == 20
+    assert layout["tpot_s"]["p50"] * 0.98 < measured["tpot_s"]["p50"] < layout["tpot_s"]["p50"] * 1.5
+    assert measured["e2e_s"]["p50"] > layout["e2e_s"]["p50"] * 0.98

@@ -9,11 +9,9 @@ from meshwright.serving.weight.weight_place import RESIDENT
 from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.specs.option import option
 
-ENGINES = ("auto", "torch", "openvino")
+SIMULATED = "simulated"
+ENGINES = ("auto", "torch", "openvino", SIMULATED)
 PANEL = "Engine"
-SIMULATED = (
-    "a simulated engine has no tokens to answer with: plan MODEL CLUSTER --requests FILE simulates a load"
-)
 
 
 @dataclass(frozen=True)
@@ -23,12 +21,14 @@ class EngineChoice:
     engine: str = option("auto", f"What computes: {', '.join(ENGINES)}.", panel=PANEL)
     dtype: str = option(
         "",
-        "float32 or bfloat16 (openvino: also int8, int4), of the weights; else what the engine prefers.",
+        "float32 or bfloat16 (openvino: int8, int4, too; simulated: float8, too), of weights; else what the engine likes.",
         panel=PANEL,
     )
     device: str = option("auto", "cpu, cuda, cuda:N; auto: a GPU where there is one.", panel=PANEL)
-    tp: int = option(1, "Processes that share every layer.", panel=PANEL, least=1)
-    pp: int = option(1, "Processes that have some of the layers each.", panel=PANEL, least=1)
+    tp: int = option(1, "Processes (simulated: devices) that share every layer.", panel=PANEL, least=1)
+    pp: int = option(
+        1, "Processes (simulated: devices) that have some of the layers each.", panel=PANEL, least=1
+    )
     num_blocks: int = option(
         0, "Blocks of keys and values; else as many as memory has room for.", "--blocks", panel=PANEL, least=0
     )
@@ -55,10 +55,20 @@ class EngineChoice:
         None, "A file with a chat template, in place of the model's.", panel=PANEL
     )
 
+    cluster: str = option(
+        "", "With --engine simulated: at whose pace, such as 8xH100; answers are drawn tokens.", panel=PANEL
+    )
+    mean_output: int = option(
+        200, "With --engine simulated: tokens of an output in the mean, where a request lets it end", panel=PANEL, least=1
+    )  # fmt: skip
+
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
-            raise UnknownNameError(
-                "engine", self.engine, ENGINES, next=SIMULATED * (self.engine == "simulated")
+            raise UnknownNameError("engine", self.engine, ENGINES)
+        if (self.engine == SIMULATED) != bool(self.cluster):
+            raise SpecError(
+                f"--engine {self.engine} with --cluster {self.cluster or '(none)'}",
+                allowed="--engine simulated --cluster 8xH100, both or none",
             )
         if self.device != "auto" and self.device.partition(":")[0] not in ("cpu", "cuda"):
             raise SpecError(f"device {self.device!r}", allowed="cpu, cuda, cuda:N or auto")

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from meshwright.api.servings.engine_choice import EngineChoice
+from meshwright.api.servings.engine_choice import SIMULATED, EngineChoice
 from meshwright.executor.job.launch import launch_of
 from meshwright.serving.block.block_pool import BlockPool
 from meshwright.serving.engine.served_adapters import AdapterRunner, ServedAdapters
@@ -63,6 +63,12 @@ class OpenedModel:
     ) -> None:  # fmt: skip
         from meshwright.serving.loop.service import Service
 
+        if choice.engine == SIMULATED:
+            raise SpecError(
+                "a simulated engine says nothing that is worth hearing: its tokens are drawn",
+                allowed="serve MODEL --engine simulated --cluster NAME, for clients and load tools",
+                next="plan MODEL CLUSTER --requests FILE simulates a load without a server",
+            )
         self.folder, self.name = folder_of(reference), name_of(reference)
         self._choice, self._limits, self._policy = choice, limits, policy
         self._adapters = adapters or ServedAdapters()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING
 
 from meshwright.api.servings.adapter_options import NO_ADAPTERS, AdapterOptions
-from meshwright.api.servings.engine_choice import EngineChoice
+from meshwright.api.servings.engine_choice import SIMULATED, EngineChoice
 from meshwright.api.servings.opened_model import (
     ANY_ENGINE,
     CONTINUOUS,
@@ -28,7 +28,10 @@ from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.specs.option import option
 
 if TYPE_CHECKING:
+    from meshwright.api.servings.simulated_model import SimulatedModel
     from meshwright.serving.api.http.server import Address
+    from meshwright.serving.engine.served_adapters import ServedAdapters
+    from meshwright.serving.loop.serving_loop import Observer
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client", "httpx2")
 Announce = Callable[[str, int], None]
@@ -133,10 +136,9 @@ def _serve_one(
     keys, name = keys_of(server.api_keys, os.environ), server.name or name_of(model)
     adapters = adapting.made()
     metrics = ServerMetrics(name, limits.max_model_tokens, adapters.most)
-    opened = OpenedModel(
+    with opened_model(
         model, adapting.engine(choice), limits, policy, server.max_queue, [metrics], adapters
-    )
-    with opened:
+    ) as opened:
         adapting.load(adapters, name)
         metrics.watch(opened.service.snapshot)
         served = ModelService(
@@ -147,6 +149,22 @@ def _serve_one(
         room = state.num_blocks * state.block_tokens
         serve_until_told(served, metrics, address, listening, keys, lambda url: announce(url, room))
         return {**asdict(metrics.totals), "num_open": opened.service.snapshot().num_open}
+
+
+def opened_model(
+    model: str | Path, choice: EngineChoice, limits: Limits, policy: ContinuousBatching, max_queue: int,
+    observers: Sequence[Observer], adapters: ServedAdapters,
+) -> OpenedModel | SimulatedModel:  # fmt: skip
+    """The model on the engine that was chosen. Raises what its kind raises."""
+    if choice.engine != SIMULATED:
+        return OpenedModel(model, choice, limits, policy, max_queue, observers, adapters)
+    if adapters.most:
+        raise SpecError(
+            "adapters of a model whose tokens are drawn", next="leave them out, or choose another engine"
+        )
+    from meshwright.api.servings.simulated_model import SimulatedModel
+
+    return SimulatedModel(model, choice, limits, policy, max_queue, observers)
 
 
 def check_packages() -> None:
