@@ -16,8 +16,15 @@ import httpx2 as httpx
 import openai
 import pytest
 from tests.cli.running import SOURCE, Runner
+from tests.serving.told_engine import ToldEngine
 
 import meshwright as mw
+from meshwright.serving.block.block_pool import BlockPool
+from meshwright.serving.loop.clock import VirtualClock
+from meshwright.serving.loop.run_record import RunRecord, replay
+from meshwright.serving.policy.continuous_batching import ContinuousBatching
+from meshwright.serving.policy.limits import Limits
+from meshwright.serving.policy.scheduler import Scheduler
 
 SMALL = ("--engine", "torch", "--dtype", "float32", "--blocks", "64", "--threads", "1", "--device", "cpu")
 BENCH = ("bench", "serve", "--url", "http://a", "--requests", "a.csv")
@@ -32,6 +39,7 @@ def server(
     config.write_text(
         'port = 1\nserved-name = "tiny"\nmax_queue = 40\n'
         f'adapter = ["first={adapters[0]}/tuned"]\nadapters-folder = "{adapters[0]}"\n'
+        f'record = "{bytes_model.parent}/record.jsonl"\n'
     )
     command = [sys.executable, "-m", "meshwright", "serve", str(bytes_model), *SMALL, "--port", "0", "--json"]
     process = subprocess.Popen(
@@ -46,6 +54,16 @@ def server(
     if process.poll() is None:
         process.kill()
     process.wait(30)
+
+
+def assert_record_is_decided_again(file: Path, num_blocks: int) -> None:
+    """What the server wrote down, by its usual policy, on an engine that only counts."""
+    recorded = RunRecord.read(file)
+    assert len(recorded.requests) == 2 + 8 + 3 * 2
+    pool = BlockPool(num_blocks, 16)
+    scheduler = Scheduler(ContinuousBatching(), pool, Limits(max_model_tokens=64))
+    again = replay(recorded, scheduler, ToldEngine(scheduler, repeats=False, depth=2), VirtualClock())
+    assert [step.decision for step in again.steps] == [step.decision for step in recorded.steps]
 
 
 def test_adapters_say_what_the_model_says_with_them_in_its_matrices(
@@ -120,6 +138,7 @@ def test_a_server_says_what_the_model_says_here_and_ends_when_told(
     assert process.wait(30) == 0 and process.stdout is not None
     told = json.loads(process.stdout.read())
     assert told["num_requests"] == 2 + 8 + 3 * 2 and told["num_open"] == 0
+    assert_record_is_decided_again(bytes_model.parent / "record.jsonl", 64)
 
 
 @pytest.mark.slow

@@ -95,6 +95,26 @@ def test_who_was_ended_is_ended_again() -> None:
     assert [step.decision for step in again.steps] == [step.decision for step in record.steps]
 
 
+def test_a_record_ends_where_an_engine_fails_and_what_it_has_is_decided_again() -> None:
+    record, runners = RunRecord(), list[HashRunner]()
+
+    def start(clock: WallClock) -> tuple[Scheduler, RunnerEngine]:
+        runners.append(HashRunner(NUM_BLOCKS, BLOCK_TOKENS, NUM_HOST_BLOCKS))
+        return scheduler(), RunnerEngine(runners[-1], clock.now_s, ENDS, 1)
+
+    with Service(start, observers=[record]) as service:
+        first = service.submit(Request("first", 3, 40, prompt=[7, 8, 9]))
+        next(iter(first))
+        runners[0].failing = RuntimeError("a wheel came off")
+        assert [delta.finish_reason for delta in first][-1] == "error"
+        num_steps = len(record.steps)
+        assert list(service.submit(Request("second", 3, 5, prompt=[9, 8, 7])))
+    assert record.is_over and len(record.steps) == num_steps and list(record.requests) == ["first"]
+    other = scheduler()
+    again = replay(record, other, ToldEngine(other, repeats=False), VirtualClock())
+    assert [step.decision for step in again.steps] == [step.decision for step in record.steps]
+
+
 def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "other.jsonl"
     for text in (

@@ -21,6 +21,7 @@ from meshwright.api.servings.opened_model import (
     name_of,
 )
 from meshwright.serving.api.limit import DEFAULT_LIMITS, ServerLimits
+from meshwright.serving.loop.run_record import RunRecord
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.routing.router import ROUTERS, USUAL_ROUTER
@@ -58,6 +59,10 @@ class ServerOptions:
     socket: Path | None = option(
         None, "A Unix socket to listen on, in place of host and port.", "--uds", panel=PANEL
     )
+    record: Path | None = option(
+        None, "When it ends, write what was decided, step by step, to this file; it is kept in memory till then.",
+        panel=PANEL,
+    )  # fmt: skip
     replicas: int = option(
         1, "So many servers of the model, each a process of its own, behind the address", panel=PANEL, least=1
     )
@@ -68,6 +73,10 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if self.port > 65535:
             raise SpecError(f"port {self.port}", allowed="0 to 65535")
+        if self.record is not None and self.replicas > 1:
+            raise SpecError(
+                f"--record with {self.replicas} replicas", allowed="one replica: a record is of one scheduler"
+            )
         if self.router and self.replicas == 1:
             raise SpecError(f"--router {self.router} with one replica", allowed="--replicas 2 or more")
         if self.router and self.router not in ROUTERS:
@@ -136,8 +145,10 @@ def _serve_one(
     keys, name = keys_of(server.api_keys, os.environ), server.name or name_of(model)
     adapters = adapting.made()
     metrics = ServerMetrics(name, limits.max_model_tokens, adapters.most)
+    record = RunRecord()
+    observers: list[Observer] = [metrics, record] if server.record is not None else [metrics]
     with opened_model(
-        model, adapting.engine(choice), limits, policy, server.max_queue, [metrics], adapters
+        model, adapting.engine(choice), limits, policy, server.max_queue, observers, adapters
     ) as opened:
         adapting.load(adapters, name)
         metrics.watch(opened.service.snapshot)
@@ -148,6 +159,8 @@ def _serve_one(
         state = opened.service.snapshot()
         room = state.num_blocks * state.block_tokens
         serve_until_told(served, metrics, address, listening, keys, lambda url: announce(url, room))
+        if server.record is not None:
+            record.write(server.record)
         return {**asdict(metrics.totals), "num_open": opened.service.snapshot().num_open}
 
 

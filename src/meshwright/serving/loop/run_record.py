@@ -70,14 +70,18 @@ class RecordedRequest:
 
 
 class RunRecord:
-    """Watches a loop, or is read from a file."""
+    """Watches a loop, or is read from a file. An engine that is started again ends it: what comes then was decided by another
+    scheduler, whose blocks are empty."""
 
     def __init__(self) -> None:
+        self.is_over = False
         self.requests: dict[str, RecordedRequest] = {}
         self.steps: list[RecordedStep] = []
 
     def arrived(self, request: Request, now_s: float) -> None:
         """It is there from the next batch on."""
+        if self.is_over:
+            return
         self.requests[request.id] = RecordedRequest(_fields(request), len(self.steps))
 
     def refused(self, request: Request, now_s: float, why: RequestRefused) -> None:
@@ -85,6 +89,11 @@ class RunRecord:
 
     def given_out(self, batch: Batch, now_s: float) -> None:
         """A step."""
+        if batch.number < len(self.steps):
+            self.is_over, last = True, len(self.steps)
+            self.requests = {name: each for name, each in self.requests.items() if each.batch < last}
+        if self.is_over:
+            return
         self.steps.append(
             RecordedStep(
                 batch.lane,
@@ -96,6 +105,8 @@ class RunRecord:
 
     def ran(self, result: StepResult) -> None:
         """When, and who ended. Raises SpecError for a batch that ran several times in one: a record is step by step."""
+        if self.is_over:
+            return
         if result.num_steps > 1:
             raise SpecError(
                 "a batch ran several times in one", next="record engines that run each batch once"
@@ -109,6 +120,8 @@ class RunRecord:
 
     def left(self, sequence: RunningSequence, now_s: float, reason: str) -> None:
         """It is gone from the next batch on."""
+        if self.is_over:
+            return
         self.requests[sequence.request.id].left[sequence.output] = len(self.steps)
 
     def write(self, file: Path) -> None:
