@@ -13,6 +13,7 @@ from meshwright.api import (
     calibrate as calibrate,
     check as check,
     compare as compare,
+    compare_load as compare_load,
     compare_log as compare_log,
     compare_schedules as compare_schedules,
     doctor as doctor,

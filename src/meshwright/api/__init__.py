@@ -6,6 +6,7 @@ from meshwright.api.exchange.importing import compare_log, import_plan
 from meshwright.api.exchange.learning import calibrate_runs
 from meshwright.api.exchange.plan_verbs import Plan
 from meshwright.api.exchange.validating import validate_training, validate_unseen
+from meshwright.api.loads.comparing_load import compare_load
 from meshwright.api.loads.planning_load import plan_load
 from meshwright.api.plans.checking import Check, check
 from meshwright.api.plans.planning import plan
@@ -42,6 +43,7 @@ __all__ = [
     "calibrate_runs",
     "check",
     "compare",
+    "compare_load",
     "compare_log",
     "compare_schedules",
     "convert_checkpoint",

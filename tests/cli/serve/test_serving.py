@@ -233,6 +233,7 @@ def test_generate_answers_prompts_and_batches(run: Runner, bytes_model: Path, tm
         (("bench", "serve", "--url", "http://127.0.0.1:9", "--requests", "none.csv"), "cannot be read"),
         (("bench", "serve", "--url", "http://127.0.0.1:9"), "--requests"),
         ((*BENCH, "--slo", "tft=1s"), "ttft"),
+        ((*BENCH, "--fix", "tp=2"), "--against CLUSTER"),
         ((*BENCH, "--rate-factor", "2", "--clients", "2"), "clients, or times"),
         (("bench", "serv"), "serve"),
     ],
@@ -307,13 +308,25 @@ def test_a_simulated_engine_serves_clients_at_the_pace_of_a_cluster(run: Runner,
                 model="llama-3.1-70b", prompt="a", extra_body={"response_format": {"type": "json_object"}}
             )
         url = url.removesuffix("/v1")
-        measured = run("bench", "serve", "--url", url, "--requests", requests, "--json", "-q").data
+        fixed = "tp=2,replicas=1,max_batch_tokens=256,max_sequences=32"
+        beside = ("--against", "1x2xH100", "--fix", fixed, "--against-model", "llama-3.1-70b")
+        sent = ("bench", "serve", "--url", url, "--requests", requests, "-o", tmp_path / "measured.json")
+        measured = run(*sent, *beside, "--json", "-q").data
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-    fixed = "tp=2,replicas=1,max_batch_tokens=256,max_sequences=32"
-    planned = run("plan", "llama-3.1-70b", "1x2xH100", "--requests", requests, "--fix", fixed, "--json", "-q")
+    planned = run(
+        "plan", "llama-3.1-70b", "1x2xH100", "--requests", requests, "--fix", fixed, "--json", "-q",
+        "-o", tmp_path / "plan.json",
+    )  # fmt: skip
     layout = planned.data["layouts"][0]
     assert measured["num_finished"] == layout["num_finished"] == 20
-    assert layout["tpot_s"]["p50"] * 0.98 < measured["tpot_s"]["p50"] < layout["tpot_s"]["p50"] * 1.5
-    assert measured["e2e_s"]["p50"] > layout["e2e_s"]["p50"] * 0.98
+    assert layout["tpot_s"]["p50"] * 0.9 < measured["tpot_s"]["p50"] < layout["tpot_s"]["p50"] * 1.5
+    assert measured["e2e_s"]["p50"] > layout["e2e_s"]["p50"] * 0.9
+    found = measured["comparison"]
+    assert measured["simulated"]["tpot_s"] == layout["tpot_s"] and found["has_kept_up"]
+    assert found["step_factor"] == pytest.approx(measured["tpot_s"]["p50"] / layout["tpot_s"]["p50"])
+    compared = run("compare", tmp_path / "plan.json", tmp_path / "measured.json", "--json", "-q")
+    assert compared.code == 0 and compared.data["figures"] == found["figures"], compared.stderr
+    swapped = run("compare", tmp_path / "measured.json", tmp_path / "plan.json")
+    assert swapped.code == 2 and "has no layouts" in swapped.stderr

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from meshwright.api.loads.load_request import arrivals_of, objective_of
+from meshwright.api.loads.planning_load import plan_load
+from meshwright.api.plans.request import fixed_of
+from meshwright.planner.serving.served_plan import ServedPlan
 from meshwright.serving.load.event_client import ServerAddress
 from meshwright.serving.load.load_generator import LoadPlan, send_load
 from meshwright.serving.load.load_record import LoadFigures
@@ -19,6 +23,8 @@ from meshwright.specs.error import SpecError
 from meshwright.specs.option import option
 
 KEY_VARIABLE = "OPENAI_API_KEY"  # as the openai client has it
+ONE_DEVICE = {"tp": 1, "replicas": 1}
+PANEL = "Simulated beside"
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,44 @@ class LoadOptions:
             raise SpecError("--clients beside --arrivals or --rate-factor", allowed="clients, or times")
 
 
+@dataclass(frozen=True)
+class AgainstOptions:
+    """What is simulated beside a load on a server: the same load, on the plan that the server is said to be."""
+
+    cluster: str = option(
+        "", "Simulate the same load on this cluster, beside: 1x8xH100.", "--against", panel=PANEL
+    )
+    model: str = option(
+        "", "With --against, the model: a preset or a folder; else its name on the server.", "--against-model", panel=PANEL
+    )  # fmt: skip
+    fix: Mapping[str, Any] | None = option(
+        None, "With --against, how it serves: tp=8,replicas=2,max_batch_tokens=8192; else one device.", parse=fixed_of,
+        repeats=True, panel=PANEL,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if not self.cluster and (self.model or self.fix):
+            raise SpecError(
+                "--against-model or --fix without --against", allowed="--against CLUSTER beside it"
+            )
+
+
 EVERY_REQUEST = LoadOptions()
+
+
+def simulated_load(
+    requests: str | Path, against: AgainstOptions, options: LoadOptions = EVERY_REQUEST
+) -> ServedPlan:
+    """What the simulation says of a file's requests, as `bench_serve` sends them.
+
+    Raises what `plan_load` raises.
+    """
+    found = plan_load(
+        against.model or options.model, against.cluster, _load_of(Path(requests), options),
+        slo=options.objective or LatencyObjective(), fix={**ONE_DEVICE, **(against.fix or {})}, clients=options.clients,
+    )  # fmt: skip
+    best: ServedPlan = found[0]
+    return best
 
 
 def bench_serve(

@@ -14,7 +14,7 @@ from meshwright.serving.block.block_pool import BlockPool
 from meshwright.serving.policy.scheduler import Scheduler
 from meshwright.serving.request.request_file import BLOCK_TOKENS
 from meshwright.serving.simulated.batch_shape import BatchShape
-from meshwright.serving.simulated.drawing_engine import DrawingEngine
+from meshwright.serving.simulated.drawn.drawing_engine import DrawingEngine
 from meshwright.serving.simulated.forward_program import ForwardProgram
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.simulated.replica_memory import replica_memory

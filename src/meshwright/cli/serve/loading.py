@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from meshwright import api
-from meshwright.api.servings.loading_server import LoadOptions
+from meshwright.api.servings.loading_server import AgainstOptions, LoadOptions, simulated_load
 from meshwright.cli.frame.output import FAILED, Output, Result, table_of
 from meshwright.cli.frame.progress import live_line
+from meshwright.cli.view.load_comparison_view import load_comparison_view
 from meshwright.serving.load.load_record import LoadFigures
 from meshwright.specs.units import format_seconds
 
@@ -25,6 +26,7 @@ def bench_serve(
         Path, typer.Option("--requests", metavar="FILE", help="Recorded requests: .csv or .jsonl, also .gz.")
     ],
     options: LoadOptions,
+    against: AgainstOptions,
 ) -> Result:
     """Load a server that speaks OpenAI's API (ours, vLLM, SGLang), and time what it answers.
 
@@ -39,7 +41,16 @@ def bench_serve(
             said=lambda done, of: line.share("answered", done / of),
         )
     code = FAILED if not found.num_finished else 0
-    return Result(asdict(found), _view(found), exit_code=code, explanation=_explained(found))
+    data, view, explanation = asdict(found), _view(found), _explained(found)
+    if against.cluster:
+        planned = simulated_load(requests, against, options)
+        beside = api.compare_load(planned, found)
+        data |= {"simulated": planned.to_dict(), "comparison": beside.to_dict()}
+        view += load_comparison_view(beside)
+        explanation.append(
+            "the simulation has the requests at the times at which they were due, and no network"
+        )
+    return Result(data, view, exit_code=code, explanation=explanation)
 
 
 def _view(found: LoadFigures) -> list[Any]:

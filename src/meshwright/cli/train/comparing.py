@@ -11,6 +11,7 @@ from meshwright import api
 from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result
 from meshwright.cli.train.plan_log import compared_log, there
+from meshwright.cli.view.load_comparison_view import load_comparison_view
 from meshwright.cli.view.training_view import comparison_view
 from meshwright.ir.trace import Trace
 from meshwright.reports.page.report import Report
@@ -25,13 +26,18 @@ TIMELINE_FORMS = (".perfetto.json", ".svg")  # of -o, of two traces
 def compare(
     out: Output,
     predicted: Annotated[
-        Path, typer.Argument(metavar="PREDICTED", help="A trace that `simulate -o` wrote, or a plan (.toml).")
+        Path,
+        typer.Argument(
+            metavar="PREDICTED",
+            help="A trace that `simulate -o` wrote, a plan (.toml), or what `plan --requests -o` wrote (.json).",
+        ),
     ],
     measured: Annotated[
         Path,
         typer.Argument(
             metavar="MEASURED",
-            help="A trace that `train -o` wrote; beside a plan the log of a run (Megatron-LM, torchtitan).",
+            help="A trace that `train -o` wrote; beside a plan the log of a run (Megatron-LM, torchtitan); "
+            "beside a load's plan what `bench serve -o` wrote (.json).",
         ),
     ],
     different: Annotated[
@@ -47,11 +53,17 @@ def compare(
         bool, typer.Option("--extrapolate", help="Predict for a chip or precision that was never seen, too.")
     ] = False,
 ) -> Result:
-    """Say where a prediction was wrong: a plan beside the log of its run, or two traces name by name.
+    """Say where a prediction was wrong: a plan beside the log of its run, a load's plan beside its measurement, or two traces
+    name by name.
 
     -o writes .perfetto.json and .svg with both timelines, of two traces.
     """
     there(predicted), there(measured)
+    if predicted.suffix == measured.suffix == ".json":
+        out.check_form(())
+        _no_plan_options(cluster, profile, extrapolate)
+        found = api.compare_load(predicted, measured)
+        return Result(found.to_dict(), load_comparison_view(found))
     if predicted.suffix == ".toml":
         out.check_form(())
         return compared_log(

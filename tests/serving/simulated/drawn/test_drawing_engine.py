@@ -27,7 +27,7 @@ from meshwright.serving.policy.sequence import Sequence
 from meshwright.serving.request.request import Request
 from meshwright.serving.request.sampling_parameters import SamplingParameters
 from meshwright.serving.simulated.batch_shape import BatchShape
-from meshwright.serving.simulated.drawing_engine import DrawingEngine
+from meshwright.serving.simulated.drawn.drawing_engine import DrawingEngine
 from meshwright.serving.simulated.forward_program import StepTime
 from meshwright.serving.simulated.simulated_engine import SimulatedEngine
 from meshwright.serving.simulated.step_model import EveryStep
