@@ -69,7 +69,8 @@ def replicas_of(num: int, router: str = "least_loaded", **told: Any) -> Replicas
 
 @contextmanager
 def fronting(num: int, keys: ApiKeys | None = None, **told: Any) -> Iterator[FrontServed]:
-    """A front that runs while the block does; at its end all replicas have ended and none had an open request."""
+    """A front that runs while the block does; at its end all replicas have ended, and neither they nor the router held
+    anything."""
     replicas, limits, address = replicas_of(num, **told), ServerLimits(), Address(port=0)
     listening = address.listen()
     served = front_of(replicas, limits, keys or ApiKeys())
@@ -91,5 +92,7 @@ def fronting(num: int, keys: ApiKeys | None = None, **told: Any) -> Iterator[Fro
         server.should_exit = True
         thread.join(60)
         listening.close()
-    assert not thread.is_alive() and replicas.figures["num_open"] == 0
+    assert not thread.is_alive()
+    assert (replicas.figures["num_open"], replicas.figures["num_held"]) == (0, 0)
+    assert not any(each.num_open for each in replicas.router.replicas)
     assert all(each.process and each.process.process.returncode is not None for each in replicas._replicas)

@@ -52,7 +52,9 @@ def serve(told: Told, announce: Callable[[int], None]) -> Told:
             keys_of(None, os.environ),
             lambda _: announce(num_blocks * BLOCK_TOKENS),
         )
-        return {"num_requests": metrics.totals.num_requests, "num_open": service.snapshot().num_open}
+        state = service.snapshot()
+        counts = {"num_open": state.num_open, "num_held": state.num_held_blocks}
+        return {"num_requests": metrics.totals.num_requests, **counts}
 
 
 def mortal(forward: Callable[..., Any]) -> Callable[..., Any]:

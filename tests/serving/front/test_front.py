@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -37,6 +38,14 @@ def front() -> Iterator[FrontServed]:
         yield made
 
 
+def raw_status(url: str, line: str) -> int:
+    """Of the answer to a request line that clients do not send by themselves."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as made:
+        made.sendall(f"{line}\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        return int(made.recv(4096).split()[1])
+
+
 def test_answers_are_those_of_one_server(front: FrontServed) -> None:
     """Whole and as a stream, by each of its clients' ways; what is wrong is told by the replica, or by the front."""
     client = front.client()
@@ -58,7 +67,10 @@ def test_answers_are_those_of_one_server(front: FrontServed) -> None:
         answer = httpx.post(f"{front.url}/v1/completions", json=body)
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert httpx.post(f"{front.url}/v1/completions", content=b"{" * 9_000_000).status_code == 413
-    assert httpx.get(f"{front.url}/nothing").status_code == 404
+    for path in ("/nothing", "//nothing", "/v1/models/none?a=b%20c", "/v1/%2e%2e/models"):
+        assert httpx.get(front.url + path).status_code == 404
+    for target in ("http://other/v1/models", "*"):
+        assert raw_status(front.url, f"GET {target} HTTP/1.1") == 404
     assert httpx.get(f"{front.url}/ready").json()["status"] == "ready"
 
 

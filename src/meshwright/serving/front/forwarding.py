@@ -12,7 +12,7 @@ import httpx2 as httpx
 from starlette.requests import Request as HttpRequest
 from starlette.types import Message, Receive, Scope, Send
 
-from meshwright.serving.api.error import TOO_MANY, UNAVAILABLE, ApiError
+from meshwright.serving.api.error import NOT_FOUND, TOO_MANY, UNAVAILABLE, ApiError
 from meshwright.serving.api.http.event_stream import ClientGone, form_on, until_gone
 from meshwright.serving.api.limit import ServerLimits
 from meshwright.serving.front.prompt_keys import routed_request
@@ -123,9 +123,8 @@ class Forwarding:
     @asynccontextmanager
     async def _asked(self, number: int, scope: Scope, body: bytes) -> AsyncIterator[_Answer]:
         """A replica's answer, of which something has come. Raises _Lost where nothing does."""
-        path, query = scope["raw_path"] or scope["path"].encode(), scope["query_string"]
-        url = httpx.URL(path=path.decode("latin-1"), query=query) if query else path.decode("latin-1")
         client = self._replicas.client(number)
+        url = httpx.URL(str(client.base_url), raw_path=_target(scope))
         asked = client.build_request(scope["method"], url, content=body, headers=_kept(scope["headers"]))
         try:
             answer = await client.send(asked, stream=True)
@@ -189,6 +188,14 @@ async def _events(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 def _kept(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return [(name.lower(), value) for name, value in headers if name.lower() not in OWN]
+
+
+def _target(scope: Scope) -> bytes:
+    """Path and query as they came. Raises ApiError for the forms of a target that are for proxies."""
+    path, query = scope.get("raw_path") or scope["path"].encode(), scope["query_string"]
+    if not path.startswith(b"/"):
+        raise ApiError(NOT_FOUND, "a target that is no path", code="not_found")
+    return bytes(path + b"?" + query if query else path)
 
 
 def _nobody() -> ApiError:

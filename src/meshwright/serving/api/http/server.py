@@ -87,6 +87,8 @@ class Address:
 def _at(path: Path) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        if path.is_socket() and not _is_answered(path):
+            path.unlink()  # of a server that has ended
         made.bind(str(path))
         made.listen(BACKLOG)
     except OSError as error:
@@ -96,6 +98,11 @@ def _at(path: Path) -> socket.socket:
             allowed="a path of at most about 100 characters where nothing stands yet",
         ) from error
     return made
+
+
+def _is_answered(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        return client.connect_ex(str(path)) == 0
 
 
 @dataclass(frozen=True)
