@@ -24,14 +24,14 @@ from meshwright.executor.serving.paged_layer import PagedAttention, PagedFeedFor
 from meshwright.executor.serving.runner_options import RunnerOptions
 from meshwright.executor.serving.served_model import ServedModel
 from meshwright.executor.serving.weight.block_window import BlockWindow
+from meshwright.executor.serving.weight.peer_blocks import PeerBlocks, peer_of
 from meshwright.executor.serving.weight.stage_weights import StageReader, StageWeights
 from meshwright.serving.engine.runner import StepInputs
-from meshwright.serving.weight.weight_place import ATTENTION, EMBEDDING, FEED_FORWARD, HEAD
+from meshwright.serving.weight.weight_place import ATTENTION, DISK, EMBEDDING, FEED_FORWARD, HEAD, PEER
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
 
 Part = PagedEmbedding | PagedAttention | PagedFeedForward | PagedHead
-FROM_DISK = "disk"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class PagedStage:
     """Reads its weights and makes its blocks when it is made. Blocks of weights that are fetched come in every step, into a
     window, and are parts of the stage while they compute.
 
-    Raises ExecutionError where blocks are to be fetched from elsewhere than the model's files.
+    Raises ExecutionError where blocks are to be fetched from where nobody fetches, or from a neighbour that is not there.
     """
 
     def __init__(
@@ -109,11 +109,15 @@ class PagedStage:
         order = [block for block in reader.blocks if block in fetched.blocks]
         if not order:
             return None
-        if fetched.source != FROM_DISK:
-            raise ExecutionError(
-                f"weights are to come from {fetched.source!r}", allowed=f"{FROM_DISK!r}, the model's files"
-            )
-        return BlockWindow(lambda block: reader.read((block,), copies=True), order, fetched.window)
+        if fetched.source == DISK:
+            return BlockWindow(lambda block: reader.read((block,), copies=True), order, fetched.window)
+        if fetched.source == PEER:
+            peer = peer_of(self.device, self.options.num_ranks)
+            return BlockWindow(PeerBlocks(reader, order, self.device, peer).read, order, fetched.window)
+        raise ExecutionError(
+            f"weights are to come from {fetched.source!r}",
+            allowed=f"{DISK!r}, the model's files, or {PEER!r}, a neighbour's memory",
+        )
 
     def packed(self, inputs: StepInputs) -> PackedStep:
         """The inputs on the device, and what follows from them for all layers."""

@@ -21,7 +21,7 @@ from meshwright.serving.request.request import Request
 from meshwright.serving.routing.router import Router
 from meshwright.serving.simulated.batch_shape import BatchShape
 from meshwright.serving.simulated.forward_program import ForwardProgram
-from meshwright.serving.simulated.replica_memory import replica_memory, token_bytes
+from meshwright.serving.simulated.replica_memory import check_neighbours, replica_memory, token_bytes
 from meshwright.serving.simulated.step_model import StepModel
 from meshwright.specs.error import PlanError
 
@@ -46,6 +46,7 @@ def serve(
     """Run a load on the replicas of a plan. `num_clients`: each sends its next request when its last has ended (0: requests
     come when they say). Raises OutOfMemoryError where the model does not fit, PlanError for clients of prompts apart."""
     limits = plan.limits(max_model_tokens)
+    check_neighbours(program, plan.replicas)
     num_blocks = replica_memory(program, limits, plan.block_tokens).num_blocks
     steps.step(BatchShape.of((), 1, 1))  # a table is made when it is first asked: before the loops are timed
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.simulated.forward_operators import cached_heads
 from meshwright.serving.simulated.forward_program import ForwardProgram
+from meshwright.serving.weight.weight_place import PEER
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import OutOfMemoryError
 from meshwright.specs.model.layers import StageLayers
@@ -65,6 +66,23 @@ def replica_memory(
             next="take more devices a replica (tp, pp), or fewer tokens a step",
         )
     return ReplicaMemory(max(weights), step_bytes, max(blocks), num_blocks)
+
+
+def check_neighbours(program: ForwardProgram, num_replicas: int, used_share: float = USED_SHARE) -> None:
+    """Raises OutOfMemoryError where weights lie with neighbours, and the devices of the cluster that no replica has cannot
+    hold them."""
+    pooled = [each for each in program.fetches if each.source.name == PEER]
+    device, layout = program.cluster.devices[0], program.layout
+    away_bytes = num_replicas * layout.tp * sum(each.away_bytes for each in pooled)
+    num_spare = program.cluster.num_devices - num_replicas * layout.num_devices
+    room_bytes = num_spare * used_share * device.memory_bytes
+    if away_bytes > room_bytes:
+        raise OutOfMemoryError(
+            f"{format_bytes(away_bytes)} of weights are to lie with neighbours, and {num_spare} devices are no replica's",
+            holders=(("weights", round(away_bytes)),),
+            allowed=f"{format_bytes(room_bytes)}, {used_share:.0%} of these",
+            next="fewer replicas, or devices that serve nobody",
+        )
 
 
 def token_bytes(program: ForwardProgram) -> float:

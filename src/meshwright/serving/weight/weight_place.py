@@ -17,6 +17,7 @@ from meshwright.specs.slot import resolve
 EMBEDDING, HEAD = "embedding", "head"
 ATTENTION, FEED_FORWARD = "attention", "feed_forward"
 RESIDENT = "resident"
+DISK, PEER = "disk", "peer"
 LEAST_WINDOW = 2  # one block computes while the next one comes
 # Parameters of a layer that its attention uses; all others are of the part behind it.
 OF_ATTENTION = frozenset(
@@ -27,8 +28,8 @@ _OF_LAYER = re.compile(r"layers\.(\d+)\.(\w+)")
 
 @dataclass(frozen=True)
 class WeightSource:
-    """Whence blocks come: "disk" is the files of the model. `bytes_per_s`: at which rate to one device, on paper; an engine
-    takes what it gets."""
+    """Whence blocks come: "disk" is the files of the model, "peer" the memory of a neighbour that computes for no replica.
+    `bytes_per_s`: at which rate to one device, on paper; an engine takes what it gets."""
 
     name: str
     bytes_per_s: float

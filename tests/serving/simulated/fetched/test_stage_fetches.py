@@ -12,8 +12,9 @@ from meshwright.serving.policy.limits import Limits
 from meshwright.serving.simulated import forward_program
 from meshwright.serving.simulated.batch_shape import BatchShape
 from meshwright.serving.simulated.forward_program import ForwardProgram
-from meshwright.serving.simulated.replica_memory import replica_memory
+from meshwright.serving.simulated.replica_memory import check_neighbours, replica_memory
 from meshwright.serving.weight.weight_place import WeightPlace, WeightSource
+from meshwright.specs.error import OutOfMemoryError
 
 DECODE, PREFILL = BatchShape.of((), 1, 100), BatchShape.of([(0, 512)])
 NUMBERS, TABLE = 8_030_261_248, 128_256 * 4096  # of Llama-3.1-8B, untied
@@ -26,10 +27,11 @@ class Fetched:
     bytes_per_s: float = 1e9
     window: int = 2
     ending: str = ""
+    name: str = "disk"
 
     @property
     def source(self) -> WeightSource:
-        return WeightSource("disk", self.bytes_per_s)
+        return WeightSource(self.name, self.bytes_per_s)
 
     def fetched(self, blocks: Any) -> list[str]:
         return [block for block in blocks if block.endswith(self.ending)]
@@ -92,3 +94,16 @@ def test_a_window_is_all_that_memory_has_of_fetched_blocks(fetching: Any) -> Non
     layer = 2 * (3 * 4096 * 14336 + 4096)
     assert stays == 2 * NUMBERS - (32 - 2) * layer
     assert found.num_blocks > replica_memory(program(), limits, 16).num_blocks
+
+
+def test_neighbours_have_to_have_room(fetching: Any) -> None:
+    """16 GB of a model lie on devices that no replica has: of eight devices seven, of eight replicas of one none."""
+    pooled = fetching(Fetched(name="peer"), 2)
+    check_neighbours(pooled, 3)
+    with pytest.raises(
+        OutOfMemoryError, match="64.2 GB of weights are to lie with neighbours, and 0 devices"
+    ):
+        check_neighbours(pooled, 4)
+    with pytest.raises(OutOfMemoryError, match="112 GB.* 1 devices"):
+        check_neighbours(fetching(Fetched(name="peer")), 7)
+    check_neighbours(fetching(Fetched()), 8)

@@ -45,6 +45,12 @@ class StageWeights:
         """A norm that not all layers have."""
         return self.norm(module) if module in self else None
 
+    def copied(self, device: torch.device) -> StageWeights:
+        """The same numbers in memory of their own."""
+        return StageWeights(
+            self.model, {name: tensor.to(device, copy=True) for name, tensor in self._tensors.items()}
+        )
+
     @property
     def num_bytes(self) -> int:
         """Of all that is here; a tied head is the embedding."""

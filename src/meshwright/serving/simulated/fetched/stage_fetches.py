@@ -14,6 +14,7 @@ from meshwright.serving.weight.weight_place import (
     EMBEDDING,
     HEAD,
     WeightPlace,
+    WeightSource,
     block_of,
     fetched_blocks,
     stage_blocks,
@@ -41,12 +42,12 @@ class BlockRun(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class StageFetches:
     """One stage. Attributes: bytes of its blocks on one device, in the order of their use; which are fetched, how many of
-    these are here at once, and at which rate they come; and what computes with them, in order."""
+    these are here at once, and whence they come; and what computes with them, in order."""
 
     sizes: Mapping[str, float]
     fetched: frozenset[str]
     window: int
-    bytes_per_s: float
+    source: WeightSource
     runs: tuple[BlockRun, ...]
 
     @property
@@ -56,6 +57,11 @@ class StageFetches:
         return stays + window_bytes(
             [self.sizes[block] for block in self.sizes if block in self.fetched], self.window
         )
+
+    @property
+    def away_bytes(self) -> float:
+        """Bytes of one device's weights that lie elsewhere."""
+        return sum(self.sizes[block] for block in self.fetched)
 
     def wait_s(
         self, start_s: NDArray[Any], end_s: NDArray[Any], seconds_of: Callable[[tuple[ChainStep, ...]], float],
@@ -75,7 +81,7 @@ class StageFetches:
             whole = sum(alone) or 1.0
             for run, own in zip(runs, alone, strict=True):
                 spent[run.block] = spent.get(run.block, 0.0) + factor * seconds * own / whole
-        loads = {block: self.sizes[block] / self.bytes_per_s for block in self.fetched}
+        loads = {block: self.sizes[block] / self.source.bytes_per_s for block in self.fetched}
         timed = [TimedBlock(spent.get(block, 0.0), loads.get(block, 0.0)) for block in self.sizes]
         timed.append(TimedBlock(host_s))
         return max(0.0, fetched_step_s(timed, self.window) - sum(each.compute_s for each in timed))
@@ -112,7 +118,7 @@ def stage_fetches(
         first += len(own)
         sizes = {block: number_bytes * size for block, size in _sizes(plan, layers).items()}
         fetched = frozenset(told.blocks) & set(blocks)
-        found.append(StageFetches(sizes, fetched, told.window, place.source.bytes_per_s, runs))
+        found.append(StageFetches(sizes, fetched, told.window, place.source, runs))
     return tuple(found)
 
 
