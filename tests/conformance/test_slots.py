@@ -22,7 +22,7 @@ from meshwright.executor.job.pool import Pool
 from meshwright.schedules import registered
 from meshwright.serving.request.request import Request
 from meshwright.serving.simulated.parted.serving_step import WHOLE
-from meshwright.serving.weight.weight_place import RESIDENT
+from meshwright.serving.weight.weight_place import RESIDENT, weight_place
 from meshwright.specs.error import CountError, MeshwrightError, PlanError, SpecError
 from meshwright.specs.plan.plan import PassOption, Plan
 from tests.examples import CARDS, names_of
@@ -379,11 +379,13 @@ def test_weights_that_are_fetched_go_through_the_verbs(name: str, tmp_path: Path
     (tmp_path / "mine.py").write_text(WEIGHTS)
     weights = f"{tmp_path / 'mine.py'}:Inner(bytes_per_s=1e9)" if name == "own" else name
     load = [Request("a", 20, 3, num_output_tokens=3)]
-    fix = {"tp": 2, "replicas": 1}
-    (stays,) = mw.plan_load("llama-3.2-1b", "2xH100", load, fix=fix)
-    (comes,) = mw.plan_load("llama-3.2-1b", "2xH100", load, fix={**fix, "weights": weights})
+    fix = {"tp": 2, "pp": 1, "replicas": 1}
+    (stays,) = mw.plan_load("llama-3.2-1b", "4xH100", load, fix=fix)
+    (comes,) = mw.plan_load("llama-3.2-1b", "4xH100", load, fix={**fix, "weights": weights})
     assert comes.num_blocks > stays.num_blocks and weights in comes.plan.name
-    assert comes.report.e2e_s["p50"] > 2 * stays.report.e2e_s["p50"]
+    # What is quick to come is hidden behind computes.
+    least = 1.0 if weight_place(weights).source.bytes_per_s > 100e9 else 2.0
+    assert comes.report.e2e_s["p50"] >= least * stays.report.e2e_s["p50"]
     their_model({**FAMILIES["llama"], "num_hidden_layers": 4}, tmp_path)
     small = EngineChoice(engine="torch", dtype="float32", device="cpu", num_blocks=8, num_threads=1)
     runners = [runner_of(tmp_path, replace(small, weights=each)) for each in (RESIDENT, weights)]

@@ -46,8 +46,15 @@ class WeightPlace(Protocol):
     """The protocol. ``window``: so many of the fetched blocks are on a device at once: that which computes, and those that
     come ahead of it. ``source``: whence; None where nothing is fetched."""
 
-    window: int
-    source: WeightSource | None
+    @property
+    def window(self) -> int:
+        """See above."""
+        ...
+
+    @property
+    def source(self) -> WeightSource | None:
+        """See above."""
+        ...
 
     def fetched(self, blocks: Sequence[str]) -> Sequence[str]:
         """Which of a stage's blocks, in the order of their use, are fetched for every step."""

@@ -99,13 +99,13 @@ def test_a_stage_goes_on_while_the_next_one_is_late(case: Case) -> None:
     blocks, alone = ScatteredBlocks(runner), ScatteredBlocks(case.one)
     inputs = [blocks.inputs(work) for work in works]
     expected = [alone.step(*work) for work in works]
-    before = runner._ranks.done[0]
+    before = runner.ranks.done[0]
     os.kill(last, signal.SIGSTOP)
     try:
         started = [runner.start(each) for each in inputs[:2]]
         third = ThreadPoolExecutor(1).submit(runner.start, inputs[2])
-        assert within(30.0, lambda: runner._ranks.done[0] == before + 2)
-        assert runner._ranks.done[1] == before and not third.done()
+        assert within(30.0, lambda: runner.ranks.done[0] == before + 2)
+        assert runner.ranks.done[1] == before and not third.done()
     finally:
         os.kill(last, signal.SIGCONT)
     found = [step.logits().copy() for step in started]
@@ -114,24 +114,13 @@ def test_a_stage_goes_on_while_the_next_one_is_late(case: Case) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=TOLERANCE)
 
 
-class Noted(list[int]):
-    """What each rank has done, kept in order."""
-
-    def __init__(self, done: list[int]) -> None:
-        super().__init__(done)
-        self.orders: list[list[int]] = [[] for _ in done]
-
-    def __setitem__(self, rank: int, number: int) -> None:  # type: ignore[override]
-        self.orders[rank].append(number)
-        super().__setitem__(rank, number)
-
-
 @pytest.mark.slow
 def test_all_ranks_do_the_same_in_the_same_order_however_late_they_are(tmp_path: Path) -> None:
     """Ranks of 2 x 2 are stopped at random while forks, swaps and steps of two lanes run."""
     made, draw = opened("qwen3", 2, 2, tmp_path), random.Random(1)
     runner = made.many
-    noted = runner._ranks.done = Noted(runner._ranks.done)
+    orders: list[list[int]] = [[] for _ in range(4)]
+    runner.ranks.on_done = lambda rank, number: orders[rank].append(number)
     is_over = threading.Event()
 
     def delay() -> None:
@@ -159,7 +148,7 @@ def test_all_ranks_do_the_same_in_the_same_order_however_late_they_are(tmp_path:
         is_over.set()
         delaying.join()
         runner.close()
-    assert noted.orders == [list(range(2, 42))] * 4
+    assert orders == [list(range(2, 42))] * 4
 
 
 def gone(process: int) -> bool:

@@ -73,6 +73,8 @@ class StartedStep:
 class ParallelRunner:
     """A `PipelinedRunner` of ``tp`` x ``pp`` ranks.
 
+    ``ranks``: the processes.
+
     When a rank fails or dies the others are ended, as they may wait for it: every call then raises the same error, and a new
     runner has to be made.
 
@@ -96,23 +98,23 @@ class ParallelRunner:
             for number in range(self.num_lanes):
                 arrays = (SharedArrays(folder, f"{name}-{number}") for name in ("inputs", "logits"))
                 self._free.put(StepSlot(number, *arrays))
-            self._ranks = ServedRanks(options.num_ranks, folder)
-            stack.callback(self._ranks.close, at_once=True)
+            self.ranks = ServedRanks(options.num_ranks, folder)
+            stack.callback(self.ranks.close, at_once=True)
             opening = {"options": asdict(options), "folder": str(folder), "timeout_s": 2 * OPEN_S}
-            self._ranks.wait(
-                self._ranks.send(do="open", model=str(served.folder.absolute()), **opening), OPEN_S
+            self.ranks.wait(
+                self.ranks.send(do="open", model=str(served.folder.absolute()), **opening), OPEN_S
             )
             self._stack = stack.pop_all()
 
     @property
     def process_ids(self) -> tuple[int, ...]:
         """Of the ranks that run."""
-        return self._ranks.process_ids
+        return self.ranks.process_ids
 
     @property
     def peak_weight_bytes(self) -> tuple[int, ...]:
         """Of every rank the most bytes of weights that were there at once, as of its last command."""
-        return tuple(self._ranks.peak_weight_bytes)
+        return tuple(self.ranks.peak_weight_bytes)
 
     def forward(self, inputs: StepInputs) -> NDArray[np.float32]:
         """Logits [R, V], valid until the next step. Raises ExecutionError with the rank that failed."""
@@ -134,7 +136,7 @@ class ParallelRunner:
             shape = (len(inputs.rows), self.vocabulary_size)
             header, arrays = slot.logits.make({"logits": ("float32", shape)})
             longest = int(inputs.max_context)
-            number = self._ranks.send(
+            number = self.ranks.send(
                 do="step",
                 slot=slot.number,
                 inputs=given,
@@ -145,11 +147,11 @@ class ParallelRunner:
         except BaseException:
             self._free.put(slot)
             raise
-        return StartedStep(self._ranks, number, arrays["logits"], partial(self._free.put, slot))
+        return StartedStep(self.ranks, number, arrays["logits"], partial(self._free.put, slot))
 
     def move_blocks(self, swap_out: Sequence[Pair], copies: Sequence[Pair], swap_in: Sequence[Pair]) -> None:
         """See `Runner`; every rank moves its part of each block, behind the steps that were started before."""
-        self._ranks.send(
+        self.ranks.send(
             do="move",
             moves=[[[int(one) for one in pair] for pair in pairs] for pairs in (swap_out, copies, swap_in)],
         )
@@ -159,17 +161,17 @@ class ParallelRunner:
         AdapterFolder(folder, self._model)
         with self._lock:
             number = self._adapters.add()
-            done = self._ranks.send(do="load_adapter", adapter=number, folder=os.path.abspath(folder))
-            self._ranks.wait(done, STEP_S)
+            done = self.ranks.send(do="load_adapter", adapter=number, folder=os.path.abspath(folder))
+            self.ranks.wait(done, STEP_S)
             return number
 
     def drop_adapter(self, number: int) -> None:
         """Forget an adapter that no sequence has any more."""
         with self._lock:
             self._adapters.drop(number)
-            self._ranks.wait(self._ranks.send(do="drop_adapter", adapter=number), STEP_S)
+            self.ranks.wait(self.ranks.send(do="drop_adapter", adapter=number), STEP_S)
 
     def close(self) -> None:
         """End all ranks."""
-        self._ranks.close(at_once=False)
+        self.ranks.close(at_once=False)
         self._stack.close()

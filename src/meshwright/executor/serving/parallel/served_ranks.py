@@ -21,7 +21,8 @@ NOBODY = -1  # in a report: the listener is to end
 
 
 class ServedRanks:
-    """``done``: the last command that each rank has done; ``peak_weight_bytes``: of weights that it had at once until then.
+    """``done``: the last command that each rank has done; ``peak_weight_bytes``: of weights that it had at once until then;
+    ``on_done``: is told of every command that a rank has done, (rank, number), in the order of the reports.
 
     When a rank fails or dies the others are ended, as they may wait for it; every call then raises the same error.
     """
@@ -32,6 +33,7 @@ class ServedRanks:
         self._failure: ExecutionError | None = None
         self._number = 0
         self.done, self.peak_weight_bytes = [0] * num_ranks, [0] * num_ranks
+        self.on_done: Callable[[int, int], None] = lambda rank, number: None
         self._wakes: list[tuple[int, Callable[[], None]]] = []
         self._workers: list[WorkerProcess] = []
         try:
@@ -98,6 +100,7 @@ class ServedRanks:
                 with self._changed:
                     self.done[rank] = report["done"]
                     self.peak_weight_bytes[rank] = report.get("peak_weight_bytes", 0)
+                    self.on_done(rank, report["done"])
                     self._tell()
 
     def _killed(self) -> int | None:

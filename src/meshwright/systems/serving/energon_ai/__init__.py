@@ -1,0 +1,1 @@
+"""The system energon_ai: its card, its mechanism, its study."""
