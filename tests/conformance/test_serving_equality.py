@@ -18,8 +18,12 @@ from meshwright.executor.serving.served_model import open_served
 from meshwright.executor.serving.torch_runner import TorchRunner
 from meshwright.serving.block.block_key import block_keys
 from meshwright.serving.block.block_pool import BlockPool
-from meshwright.serving.engine.runner import Runner, num_lanes_of
+from meshwright.serving.decoder.draft import DraftProposer
+from meshwright.serving.decoder.ngram import NGramProposer
+from meshwright.serving.engine.proposer import Proposer
+from meshwright.serving.engine.runner import Runner
 from meshwright.serving.engine.runner_engine import RunnerEngine
+from meshwright.serving.engine.speculating_engine import SpeculatingEngine
 from meshwright.serving.loop.arrivals import RecordedArrivals
 from meshwright.serving.loop.clock import VirtualClock
 from meshwright.serving.loop.serving_loop import ServingLoop
@@ -39,6 +43,7 @@ TOKENS, OUTPUT_TOKENS = (
 )  # the longest prompt, times the size of a runner's blocks over that of torch's, and output
 NUM_HOST_BLOCKS = 24
 NUM_BLOCKS = 200
+NUM_PROPOSED = 3
 
 
 def openvino_runner(folder: Path, num_blocks: int, num_host_blocks: int) -> Runner:
@@ -112,16 +117,22 @@ def requests_of(runner: Runner, num: int, seed: int) -> list[Request]:
     return requests
 
 
-def said(runner: Runner, requests: list[Request], way: dict[str, Any]) -> Outputs:
-    """What the loop's engine says."""
+def said(
+    runner: Runner, requests: list[Request], way: dict[str, Any], proposer: Proposer | None = None
+) -> Outputs:
+    """What the loop's engine says, with a decoder's proposals or without."""
     policy = ContinuousBatching(is_chunked=way["is_chunked"], preemption=way["preemption"], watermark=0.0)
     size, most = runner.block_tokens, stretch_of(runner) * TOKENS + OUTPUT_TOKENS
     host = BlockPool(runner.num_host_blocks, size) if way["preemption"] == "swap" else None
     num_blocks = 2 * -(-most // size) if way["is_tight"] else runner.num_blocks
     limits = Limits(max_batch_tokens=stretch_of(runner) * 32, max_sequences=12, max_model_tokens=most)
-    scheduler = Scheduler(policy, BlockPool(num_blocks, size), limits, host, num_lanes_of(runner))
     clock, outputs = VirtualClock(), Outputs()
-    engine = RunnerEngine(runner, clock.now_s, depth=way["depth"])
+    if proposer is None:
+        engine = RunnerEngine(runner, clock.now_s, depth=way["depth"])
+    else:
+        engine = SpeculatingEngine(runner, proposer, clock.now_s)
+    num_proposed = 0 if proposer is None else NUM_PROPOSED
+    scheduler = Scheduler(policy, BlockPool(num_blocks, size), limits, host, engine.num_lanes, num_proposed)
     ServingLoop(scheduler, engine, RecordedArrivals(requests), clock, [outputs]).run()
     check_books(scheduler)
     assert scheduler.pool.num_held == 0
@@ -150,6 +161,22 @@ def test_every_way_of_serving_says_what_transformers_says(family: str, engine: s
     for seed, number in enumerate(covering(WAYS)):
         requests = requests_of(runner, 8, seed)
         check_greedy(model, requests, said(runner, requests, WAYS[number]))
+    runner.close()
+
+
+@pytest.mark.parametrize("engine", RUNNERS)
+@pytest.mark.parametrize("decoder", ["ngram", "draft"])
+def test_proposals_change_no_token(decoder: str, engine: str, tmp_path: Path) -> None:
+    """The model itself is the draft: what it proposes is accepted, and steps verify several tokens of many sequences."""
+    model = their_model(FAMILIES["qwen3"], tmp_path)
+    runner = RUNNERS[engine](tmp_path, NUM_BLOCKS, NUM_HOST_BLOCKS)
+    for preemption, is_tight in (("recompute", False), ("swap", True)):
+        drafting = RUNNERS[engine](tmp_path, NUM_BLOCKS, 0) if decoder == "draft" else None
+        proposer = DraftProposer(drafting, VOCABULARY) if drafting else NGramProposer(2, 1)
+        requests = requests_of(runner, 8, 3)
+        way = {"is_chunked": True, "preemption": preemption, "is_tight": is_tight}
+        check_greedy(model, requests, said(runner, requests, way, proposer))
+        proposer.close()
     runner.close()
 
 

@@ -396,6 +396,48 @@ def test_weights_that_are_fetched_go_through_the_verbs(name: str, tmp_path: Path
         runner.close()
 
 
+DECODER = """
+from dataclasses import dataclass
+from meshwright.serving.engine.proposer import Continuation
+
+
+class Same:
+    def propose(self, asked):
+        return [Continuation([int(each.tokens[-1])] * each.most, [None] * each.most) for each in asked]
+
+    def forget(self, sequence):
+        pass
+
+    def close(self):
+        pass
+
+
+@dataclass(frozen=True)
+class Again:
+    tokens: int = 2
+    acceptance: float = 0.0
+    draft: str = ""
+
+    def proposer(self, opened, vocabulary_size):
+        return Same()
+"""
+
+
+@pytest.mark.parametrize("name", [*catalog.slot_names("decoder"), "own"])
+def test_decoders_change_no_greedy_token(name: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DECODER)
+    their_model({**FAMILIES["llama"], "vocab_size": 256}, tmp_path)
+    named = {"own": f"{tmp_path / 'mine.py'}:Again(tokens=3)", "draft": f"draft(model={str(tmp_path)!r})"}
+    said = []
+    for decoder in ("one_token", named.get(name, name)):
+        with mw.LLM(
+            tmp_path, engine="torch", dtype="float32", device="cpu", num_blocks=32, decoder=decoder
+        ) as model:
+            answers = model.generate([[1, 2, 3, 1, 2], [7, 7, 7]], max_tokens=9, temperature=0.0)
+            said.append([each.token_ids for each in answers])
+    assert said[0] == said[1]
+
+
 def test_weights_that_are_no_place_for_them_are_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(WEIGHTS)
     load, fix = [Request("a", 20, 3, num_output_tokens=3)], {"tp": 1, "replicas": 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,7 +113,14 @@ def logits_of(tokens: NDArray[np.int64]) -> NDArray[np.float32]:
     seed = 0
     for token in tokens.tolist():
         seed = (seed * 1_000_003 + token + 1) % 2**31
-    return np.random.default_rng(seed).standard_normal(VOCABULARY).astype(np.float32)
+    return _drawn(seed)
+
+
+@lru_cache(100_000)
+def _drawn(seed: int) -> NDArray[np.float32]:
+    found = np.random.default_rng(seed).standard_normal(VOCABULARY).astype(np.float32)
+    found.flags.writeable = False
+    return found
 
 
 def greedy_output(prompt: Sequence[int], num_tokens: int) -> list[int]:

@@ -22,6 +22,9 @@ from meshwright.catalog.user_file import Guarded, guarded, many_of, of_file, one
 from meshwright.ir.program import Program
 from meshwright.planner.search.proposal import Proposal
 from meshwright.schedules.order import Schedule, registered
+from meshwright.serving.decoder.decoder import ONE_TOKEN, OneToken
+from meshwright.serving.decoder.draft import DraftModel
+from meshwright.serving.decoder.ngram import NGram
 from meshwright.serving.fleet.serving_plan import ServingPlan
 from meshwright.serving.simulated.parted.serving_step import STEPS
 from meshwright.serving.weight.weight_place import RESIDENT, Resident
@@ -162,6 +165,12 @@ SLOTS: Mapping[str, Slot] = {
             "serve --weights, plan --requests --fix weights",
             "WeightPlace: which blocks of a stage's weights are fetched, whence, how many are here at once",
             lambda: {RESIDENT: Resident},
+        ),
+        Slot(
+            "decoder",
+            "serve --decoder, plan --requests --fix decoder",
+            "TokenDecoder: tokens proposed to a sequence in a step, and who proposes them",
+            lambda: {ONE_TOKEN: OneToken, "ngram": NGram, "draft": DraftModel},
         ),
         Slot(
             "serving_planner",

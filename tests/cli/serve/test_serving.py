@@ -208,9 +208,32 @@ def test_generate_answers_prompts_and_batches(run: Runner, bytes_model: Path, tm
     assert "max_tokens" in found[1]["response"]["body"]["error"]["message"]
 
 
+@pytest.mark.parametrize("decoder", ["ngram(tokens=3)", "draft(model={model!r}, tokens=3)"])
+def test_a_decoder_changes_no_answer(run: Runner, bytes_model: Path, decoder: str) -> None:
+    """Greedy ones; the model is its own draft."""
+    asked = (
+        "generate",
+        bytes_model,
+        *SMALL,
+        "-p",
+        PROMPTS[0],
+        "-p",
+        PROMPTS[1],
+        "--max-tokens",
+        12,
+        "--json",
+        "-q",
+    )
+    plain, proposed = run(*asked), run(*asked, "--decoder", decoder.format(model=str(bytes_model)))
+    assert plain.code == proposed.code == 0, proposed.stderr
+    assert proposed.data["outputs"] == plain.data["outputs"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("generate", "nothing", "-p", "a", "--decoder", "medusa"), "medusa"),
+        (("serve", "nothing", "--engine", "simulated", "--cluster", "8xH100", "--decoder", "ngram"), "--decoder ngram"),
         (("serve", "nothing"), "no folder of a model"),
         (("serve", "a/model.gguf"), "convert_hf_to_gguf.py"),
         (("serve", "nothing", "--engine", "torc"), "torch"),

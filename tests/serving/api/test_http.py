@@ -18,8 +18,13 @@ import pytest
 from tests.serving.api.conftest import Served, serving
 
 from meshwright.serving.api.http.api_key import ApiKeys, keys_of
+from meshwright.serving.api.http.metrics import ServerMetrics
 from meshwright.serving.api.http.server import Address
 from meshwright.serving.api.limit import ServerLimits
+from meshwright.serving.engine.engine import Speculated, StepResult
+from meshwright.serving.policy.batch import Batch
+from meshwright.serving.policy.sequence import Sequence
+from meshwright.serving.request.request import Request
 from meshwright.specs.error import SpecError
 
 ASKED = {"model": "said", "prompt": "SAY:yes|"}
@@ -275,3 +280,14 @@ def test_files_that_are_no_certificate_are_refused_before_anything_starts(
     for pair in ((wrong, certificate[1]), (certificate[0], wrong), certificate[::-1]):
         with pytest.raises(SpecError, match="no certificate with its key"):
             Address("127.0.0.1", 0, *pair).listen()
+
+
+def test_what_was_proposed_and_accepted_is_counted_as_vllm_counts_it() -> None:
+    metrics, sequence = ServerMetrics("said", 64), Sequence(Request("r", 1, 9), 0, 0)
+    for accepted in (2, 0, 1):
+        metrics.ran(StepResult(Batch(0, 0), 0.0, 1.0, 1, (), (), [Speculated(sequence, 3, accepted)]))
+    told, labels = metrics.text().decode(), 'engine="0",model_name="said"'
+    for name, number in (("num_drafts", 3), ("num_draft_tokens", 9), ("num_accepted_tokens", 3)):
+        assert f"vllm:spec_decode_{name}_total{{{labels}}} {number}.0" in told
+    assert f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="0"}} 2.0' in told
+    assert f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="1"}} 1.0' in told

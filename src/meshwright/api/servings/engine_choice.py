@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwright.serving.decoder.decoder import ONE_TOKEN
 from meshwright.serving.weight.weight_place import RESIDENT
 from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.specs.option import option
@@ -28,6 +29,11 @@ class EngineChoice:
     tp: int = option(1, "Processes (simulated: devices) that share every layer.", panel=PANEL, least=1)
     pp: int = option(
         1, "Processes (simulated: devices) that have some of the layers each.", panel=PANEL, least=1
+    )
+    decoder: str = option(
+        ONE_TOKEN,
+        "Who proposes tokens that a step verifies: ngram(tokens=4), draft(model='FOLDER'); `list decoders`.",
+        panel=PANEL,
     )
     num_blocks: int = option(
         0, "Blocks of keys and values; else as many as memory has room for.", "--blocks", panel=PANEL, least=0
@@ -70,5 +76,7 @@ class EngineChoice:
                 f"--engine {self.engine} with --cluster {self.cluster or '(none)'}",
                 allowed="--engine simulated --cluster 8xH100, both or none",
             )
+        if self.engine == SIMULATED and self.decoder != ONE_TOKEN:
+            raise SpecError(f"--engine simulated with --decoder {self.decoder}", allowed=ONE_TOKEN)
         if self.device != "auto" and self.device.partition(":")[0] not in ("cpu", "cuda"):
             raise SpecError(f"device {self.device!r}", allowed="cpu, cuda, cuda:N or auto")

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from meshwright.api.servings.engine_choice import SIMULATED, EngineChoice
 from meshwright.executor.job.launch import launch_of
 from meshwright.serving.block.block_pool import BlockPool
+from meshwright.serving.decoder.decoder import ONE_TOKEN, decoder_of
 from meshwright.serving.engine.served_adapters import AdapterRunner, ServedAdapters
 from meshwright.serving.loop.clock import WallClock
 from meshwright.serving.openvino.support import LACKING, OTHER_ENGINE, absence, check_installed, refusal
@@ -27,6 +29,7 @@ from meshwright.specs.data_text import json_of
 from meshwright.specs.error import ExecutionError, SpecError
 
 if TYPE_CHECKING:
+    from meshwright.serving.engine.proposer import Proposer
     from meshwright.serving.engine.runner import Runner
     from meshwright.serving.engine.runner_engine import RunnerEngine
     from meshwright.serving.loop.service import Service
@@ -69,6 +72,7 @@ class OpenedModel:
                 allowed="serve MODEL --engine simulated --cluster NAME, for clients and load tools",
                 next="plan MODEL CLUSTER --requests FILE simulates a load without a server",
             )
+        self._decoder = decoder_of(choice.decoder)
         self.folder, self.name = folder_of(reference), name_of(reference)
         self._choice, self._limits, self._policy = choice, limits, policy
         self._adapters = adapters or ServedAdapters()
@@ -142,15 +146,15 @@ class OpenedModel:
         return self._grammars_of(self.vocabulary_size).mask_of(parameters)
 
     def _start(self, clock: WallClock) -> tuple[Scheduler, RunnerEngine]:
-        from meshwright.serving.engine.runner import num_lanes_of
-        from meshwright.serving.engine.runner_engine import RunnerEngine
-
         runner = runner_of(self.folder, self._choice)
         try:
             if self._text is None:
                 self._open_text(runner.vocabulary_size)
             if self._adapters.most:
                 self._adapters.attach(adapted(runner))
+            proposer = self._decoder.proposer(
+                partial(draft_runner, choice=self._choice), runner.vocabulary_size
+            )
         except BaseException:
             runner.close()
             raise
@@ -159,9 +163,18 @@ class OpenedModel:
         limits = replace(self._limits, max_model_tokens=self.max_model_tokens)
         pool = BlockPool(runner.num_blocks, runner.block_tokens)
         host = BlockPool(runner.num_host_blocks, runner.block_tokens) if runner.num_host_blocks else None
-        scheduler = Scheduler(self._policy, pool, limits, host, num_lanes_of(runner))
-        engine = RunnerEngine(runner, clock.now_s, self.text.end_ids, DEPTH, self._mask_of, self._adapters)
+        engine = self._engine(runner, proposer, clock)
+        scheduler = Scheduler(self._policy, pool, limits, host, engine.num_lanes, self._decoder.tokens)
         return scheduler, engine
+
+    def _engine(self, runner: Runner, proposer: Proposer | None, clock: WallClock) -> RunnerEngine:
+        from meshwright.serving.engine.runner_engine import RunnerEngine
+        from meshwright.serving.engine.speculating_engine import SpeculatingEngine
+
+        ends = self.text.end_ids
+        if proposer is None:
+            return RunnerEngine(runner, clock.now_s, ends, DEPTH, self._mask_of, self._adapters)
+        return SpeculatingEngine(runner, proposer, clock.now_s, ends, self._mask_of, self._adapters)
 
 
 def runner_of(folder: Path, choice: EngineChoice) -> Runner:
@@ -169,6 +182,12 @@ def runner_of(folder: Path, choice: EngineChoice) -> Runner:
     processes."""
     _check_is_alone()
     return _openvino(folder, choice) if engine_of(folder, choice) == "openvino" else _torch(folder, choice)
+
+
+def draft_runner(reference: str, choice: EngineChoice) -> Runner:
+    """A draft model beside a model that was chosen so: in this process, all of it. Raises as `runner_of`."""
+    plain = replace(choice, tp=1, pp=1, num_host_blocks=0, weights=RESIDENT, decoder=ONE_TOKEN)
+    return runner_of(folder_of(reference), plain)
 
 
 def _check_is_alone() -> None:

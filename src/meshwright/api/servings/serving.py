@@ -21,6 +21,7 @@ from meshwright.api.servings.opened_model import (
     name_of,
 )
 from meshwright.serving.api.limit import DEFAULT_LIMITS, ServerLimits
+from meshwright.serving.decoder.decoder import ONE_TOKEN
 from meshwright.serving.loop.run_record import RunRecord
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.limits import Limits
@@ -146,6 +147,8 @@ def _serve_one(
     adapters = adapting.made()
     metrics = ServerMetrics(name, limits.max_model_tokens, adapters.most)
     record = RunRecord()
+    if server.record is not None and choice.decoder != ONE_TOKEN:
+        raise SpecError(f"--record with --decoder {choice.decoder}", allowed="steps of one token a sequence")
     observers: list[Observer] = [metrics, record] if server.record is not None else [metrics]
     with opened_model(
         model, adapting.engine(choice), limits, policy, server.max_queue, observers, adapters

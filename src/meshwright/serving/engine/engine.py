@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from meshwright.serving.policy.batch import Batch
 from meshwright.serving.policy.sequence import Sequence
@@ -48,6 +48,14 @@ class NewToken:
     top: TopLogprobs | None = None
 
 
+class Speculated(NamedTuple):
+    """What became of the tokens that were proposed to a sequence: how many, and how many more than one it got by them."""
+
+    sequence: Sequence
+    num_proposed: int
+    num_accepted: int
+
+
 @dataclass(slots=True)
 class StepResult:
     """What came of a batch.
@@ -57,7 +65,8 @@ class StepResult:
         start_s, end_s: when it ran, on the engine's clock.
         num_steps: how many times it ran, at most its `repeats`.
         ended: in its last step.
-        tokens: that came out, where the engine has them.
+        tokens: that came out, where the engine has them; of one sequence in their order.
+        speculated: of those to whom tokens were proposed.
     """
 
     batch: Batch
@@ -66,6 +75,7 @@ class StepResult:
     num_steps: int
     ended: Items[Ended]
     tokens: Items[NewToken] = ()
+    speculated: Items[Speculated] = ()
 
 
 class Engine(Protocol):

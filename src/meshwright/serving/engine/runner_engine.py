@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Hashable
+from collections.abc import Sequence as Items
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.serving.block.block_key import block_keys
-from meshwright.serving.engine.engine import INFINITY, Ended, NewToken, StepResult
+from meshwright.serving.engine.engine import INFINITY, Ended, NewToken, Speculated, StepResult
 from meshwright.serving.engine.runner import (
     PipelinedRunner,
     Runner,
@@ -34,6 +35,7 @@ from meshwright.serving.policy.sequence import Sequence
 from meshwright.serving.request.sampling_parameters import GREEDY, SamplingParameters
 from meshwright.serving.sampling.inverse_draw import NO_TOKEN
 from meshwright.serving.sampling.output_end import is_last
+from meshwright.serving.sampling.proposed_token import ProposedToken
 from meshwright.serving.sampling.sampler import Sampler
 from meshwright.serving.sampling.token_adjustment import NothingAllowed, TokenMask
 from meshwright.specs.error import SpecError, UnknownNameError
@@ -114,7 +116,7 @@ class RunnerEngine:
             for chunk in batch.chunks:
                 if chunk.sequence not in self._row_of:
                     self._begin(chunk.sequence)
-            work = self._rows.work(batch, self._row_of, now_s)
+            work = self._work(batch, now_s)
         self._num_submitted += 1
         if self._thread is not None:
             self._under_way.append(self._thread.submit(lambda: self._finished(self._started(work))))
@@ -175,6 +177,10 @@ class RunnerEngine:
         self._rows.begin(row, prompt, request.max_output_tokens)
         self._row_of[sequence] = row
 
+    def _work(self, batch: Batch, now_s: float) -> StepWork:
+        """What a batch computes."""
+        return self._rows.work(batch, self._row_of, now_s)
+
     def _free(self, sequence: Sequence) -> None:
         with self._lock:
             self._sampler.remove(self._row_of.pop(sequence))
@@ -207,18 +213,32 @@ class RunnerEngine:
         """Wait for logits, and draw."""
         work, logits = started.work, started.step.logits()
         with self._lock:
-            tokens = self._draw(work, logits)
-            ended = [self._end(token) for token in self._last_ones(tokens)]
+            tokens, ended = self._drawn(work, logits)
             self._ended.update(end.sequence for end in ended)
-        return StepResult(work.batch, started.start_s, self._now_s(), 1, ended, tokens)
+            speculated = self._speculated(work, tokens)
+        return StepResult(work.batch, started.start_s, self._now_s(), 1, ended, tokens, speculated)
 
-    def _draw(self, work: StepWork, logits: NDArray[np.float32]) -> list[NewToken]:
-        """The next token of everyone who gets one, but of those that have ended."""
+    def _drawn(self, work: StepWork, logits: NDArray[np.float32]) -> tuple[list[NewToken], list[Ended]]:
+        """The next token of everyone who gets one, and whose last one it is."""
         rows = work.rows[work.draws]
         if not len(rows):
-            return []
-        drawn = self._sampler.draw(rows, logits)
-        sequences = list(itertools.compress(work.sequences, work.draws.tolist()))
+            return [], []
+        tokens = self._draw(rows, list(itertools.compress(work.sequences, work.draws.tolist())), logits)
+        return tokens, [self._end(token) for token in self._last_ones(tokens)]
+
+    def _speculated(self, work: StepWork, tokens: list[NewToken]) -> list[Speculated]:
+        """Nothing is proposed here."""
+        return []
+
+    def _draw(
+        self,
+        rows: NDArray[np.int64],
+        sequences: list[Sequence],
+        logits: NDArray[np.float32],
+        proposed: Items[ProposedToken | None] = (),
+    ) -> list[NewToken]:
+        """A token of each, but of those that have ended."""
+        drawn = self._sampler.draw(rows, logits, proposed)
         token_ids, logprobs, tops = drawn.token_ids, drawn.logprobs, drawn.top or [None] * len(rows)
         if self._ended:
             lives = [place for place, each in enumerate(sequences) if each not in self._ended]

@@ -5,6 +5,7 @@ Shapes: S sequences of a step, T new tokens of all of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,7 @@ class StepWork:
         block_ids, block_starts: as `StepInputs` has them.
         draws: ``[S]``: does a token come out behind it?
         now_s: when it was submitted.
+        proposed: of every decode the tokens that are proposed behind its last; (): to nobody.
     """
 
     batch: Batch
@@ -41,6 +43,15 @@ class StepWork:
     block_starts: NDArray[np.int32]
     draws: NDArray[np.bool_]
     now_s: float
+    proposed: Items[Items[int]] = ()
+
+    @property
+    def num_wanted(self) -> Ints:
+        """Rows whose logits are wanted, of each sequence that draws: one, and one behind each proposed token."""
+        found = np.ones(int(self.draws.sum()), np.int64)
+        if self.proposed:
+            found[len(found) - len(self.proposed) :] += [len(each) for each in self.proposed]
+        return found
 
 
 class RunningRows:
@@ -89,8 +100,19 @@ class RunningRows:
         """Its blocks are another's now."""
         self._num_blocks[row] = 0
 
-    def work(self, batch: Batch, rows_of: dict[Sequence, int], now_s: float) -> StepWork:
-        """A batch as rows; counts it as computed."""
+    def room(self, row: int) -> int:
+        """Tokens that it may still get."""
+        return int(self._room[row] - self.num_tokens[row])
+
+    def settle(self, rows: Ints, num_kept: Ints) -> None:
+        """Of what a step computed, so many tokens of each sequence are its own; blocks behind them are another's now."""
+        self._given[rows] = num_kept
+        self._num_blocks[rows] = np.minimum(self._num_blocks[rows], -(-num_kept // self._block_tokens))
+
+    def work(
+        self, batch: Batch, rows_of: dict[Sequence, int], now_s: float, proposed: Items[Items[int]] = ()
+    ) -> StepWork:
+        """A batch as rows, with what is proposed to its decodes; counts it as computed."""
         chunks = batch.chunks
         sequences = [*(chunk.sequence for chunk in chunks), *batch.decodes]
         rows = np.fromiter((rows_of[each] for each in sequences), np.int64, len(sequences))
@@ -99,11 +121,15 @@ class RunningRows:
         draws = np.ones(len(sequences), np.bool_)
         for place, chunk in enumerate(chunks):
             starts[place], counts[place], draws[place] = chunk.start, chunk.num_tokens, chunk.is_last
+        if proposed:
+            counts[len(chunks) :] += [len(each) for each in proposed]
         self._given[rows] = starts + counts
         needed = -(-(starts + counts) // self._block_tokens)
         held = self._tables[rows, : needed.max()]
         block_ids = held[np.arange(held.shape[1]) < needed[:, None]]
-        return StepWork(batch, sequences, rows, starts, counts, block_ids, _starts(needed), draws, now_s)
+        return StepWork(
+            batch, sequences, rows, starts, counts, block_ids, _starts(needed), draws, now_s, proposed
+        )
 
     def are_known(self, work: StepWork) -> bool:
         """Are all tokens there that it computes?"""
@@ -114,6 +140,9 @@ class RunningRows:
         num_chunks = len(work.batch.chunks)
         query_starts = _starts(work.counts)
         decoded = self._last[work.rows[num_chunks:]]
+        if work.proposed:
+            pairs = zip(decoded.tolist(), work.proposed, strict=True)
+            decoded = np.array([token for last, more in pairs for token in (last, *more)], np.int64)
         spans = [
             self._tokens[row][start : start + count]
             for row, start, count in zip(
@@ -124,7 +153,7 @@ class RunningRows:
         positions = np.arange(len(token_ids)) - np.repeat(query_starts[:-1] - work.starts, work.counts)
         return StepInputs(
             token_ids, positions, query_starts, work.starts.astype(np.int32), work.block_ids, work.block_starts,
-            int((work.starts + work.counts).max()), (query_starts[1:] - 1)[work.draws].astype(np.int64), adapters,
+            int((work.starts + work.counts).max()), _wanted_rows(work, query_starts), adapters,
         )  # fmt: skip
 
     def _take_blocks(self, sequences: list[Sequence], rows: list[int]) -> None:
@@ -152,3 +181,14 @@ def _starts(counts: Ints) -> NDArray[np.int32]:
     starts = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=starts[1:])
     return starts
+
+
+def _wanted_rows(work: StepWork, query_starts: NDArray[np.int32]) -> Ints:
+    """The last token of everyone who draws, and before it those behind which something is proposed."""
+    last = (query_starts[1:] - 1)[work.draws].astype(np.int64)
+    if not work.proposed:
+        return last
+    nums = work.num_wanted
+    places = np.arange(nums.sum()) - np.repeat(np.cumsum(nums) - nums, nums)  # 0, 1, .. of each
+    found: Ints = np.repeat(last - nums + 1, nums) + places
+    return found

@@ -15,11 +15,11 @@ ENDS = ("stop", "length", "abort", "error", "deadline")
 
 @dataclass(slots=True)
 class OutputDelta:
-    """A token of an output, or its end, or both.
+    """Tokens of an output, or its end, or both.
 
     Args:
         index: which output of the request.
-        token_ids: at most one, today.
+        token_ids: those of one step: one, or what was accepted of proposals and one more.
         logprobs: of each, where asked for.
         top: the best tokens at each place, where asked for.
         finish_reason: one of `ENDS` with the last piece of an output; "": it goes on.

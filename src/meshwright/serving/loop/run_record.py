@@ -104,9 +104,12 @@ class RunRecord:
         )
 
     def ran(self, result: StepResult) -> None:
-        """When, and who ended. Raises SpecError for a batch that ran several times in one: a record is step by step."""
+        """When, and who ended. Raises SpecError for a batch that ran several times in one, or gave several tokens to one
+        sequence: a record is step by step."""
         if self.is_over:
             return
+        if result.speculated:
+            raise SpecError("a step gave a sequence several tokens", next="record engines without a decoder")
         if result.num_steps > 1:
             raise SpecError(
                 "a batch ran several times in one", next="record engines that run each batch once"

@@ -175,12 +175,17 @@ class Service:
     def ran(self, result: StepResult) -> None:
         """Tokens go to their streams."""
         reasons = {ended.sequence: ended.reason for ended in result.ended}
+        deltas: dict[RunningSequence, OutputDelta] = {}
         for token in result.tokens:
-            sequence, has_token = token.sequence, token.token_id >= 0
-            delta = OutputDelta(
-                sequence.output, [token.token_id] if has_token else [], [token.logprob] if has_token else [],
-                [token.top] if has_token else [], reasons.get(sequence, ""),
-            )  # fmt: skip
+            sequence = token.sequence
+            delta = deltas.get(sequence)
+            if delta is None:
+                delta = deltas[sequence] = OutputDelta(sequence.output, [], [], [], reasons.get(sequence, ""))
+            if token.token_id >= 0:
+                delta.token_ids.append(token.token_id)
+                delta.logprobs.append(token.logprob)
+                delta.top.append(token.top)
+        for sequence, delta in deltas.items():
             if delta.finish_reason == "error":
                 delta.error = "the model gave no token: its logits are no numbers"
             self._put(sequence.request.id, delta)

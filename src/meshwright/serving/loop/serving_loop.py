@@ -142,6 +142,9 @@ class ServingLoop:
         self._free[result.batch.lane] += 1
         if result.num_steps > 1:
             self.scheduler.ran(result.batch, result.num_steps)
+        if result.batch.num_proposed:
+            accepted = {each.sequence: each.num_accepted for each in result.speculated}
+            self.scheduler.settle(result.batch, accepted)
         for observer in self.observers:
             observer.ran(result)
         for ended in result.ended:

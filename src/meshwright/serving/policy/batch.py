@@ -31,6 +31,7 @@ class Batch:
         swap_out, swap_in, copies: pairs of blocks (from, to), moved in this order before the step.
         preempted: who had to leave for it.
         num_prefill_tokens: tokens of prompts that it computes.
+        num_proposed: tokens that may be proposed to each that decodes, and are computed in this step; it has blocks for them.
     """
 
     number: int
@@ -44,13 +45,14 @@ class Batch:
     copies: list[tuple[int, int]] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     num_prefill_tokens: int = 0
+    num_proposed: int = 0
 
     @property
     def num_decodes(self) -> int:
-        """Sequences that compute one token each."""
+        """Sequences that compute one token each, and what is proposed behind it."""
         return len(self.decodes)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that it computes."""
-        return self.num_prefill_tokens + self.num_decodes
+        """Tokens that it computes, at most: a decoder may propose fewer than it has room for."""
+        return self.num_prefill_tokens + self.num_decodes * (1 + self.num_proposed)

@@ -10,6 +10,7 @@ from meshwright.serving.policy.sequence import Sequence
 class BatchLane:
     """Who prefills and who decodes in it. All that decode grow by one token a step, so nobody's length is written down:
     it follows from the step at which a sequence entered. Who needs one more block in a step is found by the step's phase.
+    What a sequence got beyond one token (proposals that were accepted) is told when the step has run (`lengthen`).
     """
 
     def __init__(self, number: int, block_tokens: int) -> None:
@@ -44,6 +45,13 @@ class BatchLane:
         length = self.length(sequence)
         self.context -= length
         sequence.num_tokens = length
+
+    def lengthen(self, sequence: Sequence, num_tokens: int) -> None:
+        """One that decodes got so many tokens beyond one a step."""
+        del self._due[self._phase(sequence)][sequence]
+        sequence.num_tokens += num_tokens
+        self.context += num_tokens
+        self._due[self._phase(sequence)][sequence] = None
 
     def due(self) -> dict[Sequence, None]:
         """Who computes the first token of a block at the next step."""

@@ -46,7 +46,7 @@ class ContinuousBatching:
             return False
         while not scheduler.reserve_decodes(lane):
             scheduler.preempt(self._victim(lane), self.preemption == "swap")
-        budget -= len(lane.decoding)
+        budget -= len(lane.decoding) * (1 + scheduler.reserve_proposals(lane, budget))
         for sequence in list(lane.prefilling):
             if budget > 0:
                 budget -= self._prefill(scheduler, sequence, budget)
@@ -65,7 +65,7 @@ class ContinuousBatching:
             if sequence.status is Status.PREFILLING:
                 budget -= self._prefill(scheduler, sequence, budget)
             else:  # it came back and decodes
-                budget -= 1
+                budget -= 1 + scheduler.batch.num_proposed
 
     def _prefill_whole(self, scheduler: Scheduler, lane: BatchLane, budget: int) -> bool:
         """Take who waits, whole prompts only; at least one, however long. Did anybody come?"""

@@ -28,6 +28,7 @@ class SchedulerPolicy(Protocol):
         ...
 
     def choose(self, now_s: float, scheduler: Scheduler, lane: BatchLane) -> bool:
-        """Put together `scheduler.batch` for a lane: with `reserve_decodes`, `prefill`, `admit` and `preempt`. Do those
-        who decode take part (they then have their blocks)? A step of theirs alone may be repeated until something changes."""
+        """Put together `scheduler.batch` for a lane: with `reserve_decodes`, `prefill`, `admit` and `preempt`; behind the
+        first with `reserve_proposals`, where a decoder is to be heard. Do those who decode take part (they then have their
+        blocks)? A step of theirs alone may be repeated until something changes."""
         ...

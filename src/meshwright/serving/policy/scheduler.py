@@ -6,7 +6,7 @@ afterwards (`finish`). It reads no clock and holds no tensors.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 
 from meshwright.serving.block.block_pool import BlockPool
 from meshwright.serving.policy.batch import Batch, Chunk
@@ -28,6 +28,8 @@ class Scheduler:
         lanes: who runs.
         batch: the batch that is being put together.
         limits: of one step, and of a request.
+        num_proposed: tokens that a decoder proposes to each that decodes, at most. Then a lane's next batch is asked for when
+            the one before it has run.
     """
 
     def __init__(
@@ -37,7 +39,9 @@ class Scheduler:
         limits: Limits,
         host_pool: BlockPool | None = None,
         num_lanes: int = 1,
+        num_proposed: int = 0,
     ) -> None:
+        self.num_proposed = num_proposed
         self.policy, self.pool, self.host_pool, self.limits = policy, pool, host_pool, limits
         self.lanes = [BatchLane(number, pool.block_tokens) for number in range(num_lanes)]
         self.waiting = WaitingQueue(policy.is_fair, policy.has_priorities)
@@ -97,6 +101,20 @@ class Scheduler:
             sequence.blocks += self.pool.take(1)
         lane.advance(num_steps - 1)
 
+    def settle(self, batch: Batch, accepted: Mapping[Sequence, int]) -> None:
+        """A batch with proposals has run: who got more than one token is longer by so many; blocks of the others' places are
+        given back."""
+        lane = self.lanes[batch.lane]
+        for sequence in batch.decodes:
+            if sequence.status is not Status.DECODING:
+                continue
+            if num := accepted.get(sequence, 0):
+                lane.lengthen(sequence, num)
+                self.waiting.charge(sequence, num)
+            kept = self.pool.blocks_for(lane.length(sequence) - 1)
+            self.pool.give_back(sequence.blocks[kept:])
+            del sequence.blocks[kept:]
+
     def finish(self, sequence: Sequence, keys: tuple[Hashable, ...] = ()) -> None:
         """A sequence has ended, or is ended. `keys`: of all its full blocks, where they are to be kept for others."""
         if sequence.status is Status.ENDED:
@@ -152,6 +170,25 @@ class Scheduler:
             return False
         self._grow(lane)
         return True
+
+    def reserve_proposals(self, lane: BatchLane, budget: int) -> int:
+        """Blocks for what is proposed to all that decode in a lane, as many tokens each as the step has left; how many."""
+        if not self.num_proposed or not lane.decoding:
+            return 0
+        num = min(self.num_proposed, budget // len(lane.decoding) - 1)
+        if num < 1:
+            return 0
+        missing: dict[Sequence, int] = {}
+        for sequence in lane.decoding:
+            # The last token of an output is not computed.
+            tokens = min(lane.length(sequence) + num, sequence.most_tokens - 1)
+            missing[sequence] = max(0, self.pool.blocks_for(tokens) - len(sequence.blocks))
+        if sum(missing.values()) > self.pool.num_free:
+            return 0
+        for sequence, more in missing.items():
+            sequence.blocks += self.pool.take(more)
+        self.batch.num_proposed = num
+        return num
 
     def admit(self, sequence: Sequence, lane: BatchLane, watermark: int) -> bool:
         """Who is first in the queue gets its blocks and joins a lane; False: it would leave fewer than `watermark`."""
@@ -256,7 +293,10 @@ class Scheduler:
     def _give_out(self, batch: Batch, lane: BatchLane) -> None:
         """Count a batch as computed."""
         if not batch.chunks:
-            batch.repeats = self._repeats(lane) if len(self.lanes) == 1 else 1
+            is_told = (
+                self.num_proposed or len(self.lanes) > 1
+            )  # what the next step is, this one says, or another lane
+            batch.repeats = 1 if is_told else self._repeats(lane)
         if batch.decodes:
             lane.advance()
         for chunk in batch.chunks:

@@ -45,5 +45,10 @@ class Sequence:
         self.num_cached, self.num_preemptions = -1, 0
         self.entered, self.lane = 0, -1
 
+    @property
+    def most_tokens(self) -> int:
+        """Prompt and output, as long as it may become."""
+        return self.request.num_prompt_tokens + self.request.max_output_tokens
+
     def __repr__(self) -> str:
         return f"<{self.request.id}/{self.output} {self.status.value}, {self.num_tokens} tokens>"

@@ -19,9 +19,10 @@ UNUSED_BITS = np.uint64(11)  # a float64 below 1 has 53 of 64
 UNIT = 2.0**-53
 
 
-def stream_key(seed: int, output: int) -> int:
-    """Where the numbers of an output begin: 64 bits of a hash of its request's seed and its number."""
-    return int.from_bytes(hashlib.blake2b(f"{seed} {output}".encode(), digest_size=8).digest(), "little")
+def stream_key(seed: int, output: int, purpose: str = "") -> int:
+    """Where the numbers of an output begin: 64 bits of a hash of its request's seed, its number, and what they are for."""
+    text = f"{seed} {output} {purpose}".rstrip()
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def keyed_uniforms(keys: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArray[np.float64]:

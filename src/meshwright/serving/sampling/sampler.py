@@ -6,7 +6,7 @@ Shapes: R rows of a step, V vocabulary.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +17,12 @@ from meshwright.serving.sampling.inverse_draw import NO_TOKEN, drawn_by_inverse,
 from meshwright.serving.sampling.kept_tokens import is_filtered, kept_tokens
 from meshwright.serving.sampling.keyed_uniform import keyed_uniforms, stream_key
 from meshwright.serving.sampling.logprobs import TopLogprobs, logprob_offset, top_logprobs
+from meshwright.serving.sampling.proposed_token import ProposedToken, taken_or_replaced
 from meshwright.serving.sampling.token_adjustment import TokenAdjustment, TokenMask
 from meshwright.specs.error import SpecError
 
-GREEDY_ROW, ADJUSTED_GREEDY_ROW, OPEN_ROW, FILTERED_ROW = range(4)  # kinds; open: every token may come
+# Kinds of rows. Open: every token may come. Proposed, for one draw: there is a token that was drawn from something else.
+GREEDY_ROW, ADJUSTED_GREEDY_ROW, OPEN_ROW, FILTERED_ROW, PROPOSED_ROW = range(5)
 SEED_BITS = 63
 FIRST_CAPACITY = 16  # rows
 CHUNK_BYTES = 2**20  # logits that are worked on at a time: what a core's own cache holds
@@ -59,6 +61,7 @@ class Sampler:
         self._kinds = np.zeros(0, np.int8)
         self._temperatures = np.zeros(0, np.float32)
         self._keys = np.zeros(0, np.uint64)
+        self._draft_keys = np.zeros((0, 2), np.uint64)  # of what others propose, and of whether it is taken
         self._positions = np.zeros(0, np.uint64)  # of the next token in its output
         self._num_logprobs = np.zeros(0, np.int64)  # -1: none are asked for
 
@@ -94,6 +97,7 @@ class Sampler:
         self._adjustments[row] = adjustment if is_adjusted else None
         self._kinds[row], self._temperatures[row] = kind, parameters.temperature
         self._keys[row], self._positions[row] = stream_key(seed, output_number), len(output)
+        self._draft_keys[row] = [stream_key(seed, output_number, purpose) for purpose in ("draft", "accept")]
         self._num_logprobs[row] = -1 if parameters.num_logprobs is None else parameters.num_logprobs
         return row
 
@@ -102,16 +106,25 @@ class Sampler:
         self._adjustments[row] = None
         self._free.append(row)
 
-    def draw(self, rows: NDArray[np.int64], logits: NDArray[np.float32]) -> Drawn:
+    def draw(
+        self,
+        rows: NDArray[np.int64],
+        logits: NDArray[np.float32],
+        proposed: Sequence[ProposedToken | None] = (),
+    ) -> Drawn:
         """The next token of every row, which is behind it from now on.
 
         Args:
             rows: ``[R]``: as `add` gave them, each once.
             logits: ``[R, V]``, which stay as they are.
+            proposed: ``[R]``, or none: what `Drafter.draw` drew for this place of rows that are not greedy. It comes where
+                it may, and what comes is distributed as without it.
         """
         kinds = self._kinds[rows]
+        given = {place: each for place, each in enumerate(proposed) if each is not None}
+        kinds[list(given)] = PROPOSED_ROW
         if kinds.any():
-            token_ids = self._drawn_by_kind(rows, kinds, logits)
+            token_ids = self._drawn_by_kind(rows, kinds, logits, given)
             self._accept(rows, token_ids)
         else:
             token_ids = logits.argmax(axis=1)
@@ -120,20 +133,37 @@ class Sampler:
         logprobs, top = self._logprobs(rows, token_ids, logits)
         return Drawn(token_ids, logprobs, top)
 
+    def num_allowed(self, row: int, token_ids: Sequence[int]) -> int:
+        """How many of these tokens its grammar lets follow, one behind the other."""
+        adjustment = self._adjustments[row]
+        return len(token_ids) if adjustment is None else adjustment.num_allowed(token_ids)
+
+    def drafter(self, row: int) -> Drafter:
+        """What draws proposals for a row from another model's logits."""
+        adjustment = self._adjustments[row]
+        return Drafter(
+            self._parameters[row], self._draft_keys[row, 0], int(self._positions[row]),
+            adjustment.fork() if adjustment else None,
+        )  # fmt: skip
+
     def _grown(self) -> int:
         """A row of new ones."""
         begin = len(self._parameters)
         more = max(FIRST_CAPACITY, begin)
-        for name in ("_kinds", "_temperatures", "_keys", "_positions", "_num_logprobs"):
+        for name in ("_kinds", "_temperatures", "_keys", "_draft_keys", "_positions", "_num_logprobs"):
             column = getattr(self, name)
-            setattr(self, name, np.concatenate([column, np.zeros(more, column.dtype)]))
+            setattr(self, name, np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)]))
         self._parameters += [SamplingParameters()] * more
         self._adjustments += [None] * more
         self._free += range(begin + more - 1, begin, -1)
         return begin
 
     def _drawn_by_kind(
-        self, rows: NDArray[np.int64], kinds: NDArray[np.int8], logits: NDArray[np.float32]
+        self,
+        rows: NDArray[np.int64],
+        kinds: NDArray[np.int8],
+        logits: NDArray[np.float32],
+        proposed: Mapping[int, ProposedToken],
     ) -> NDArray[np.int64]:
         token_ids = np.empty(len(rows), np.int64)
         uniforms = keyed_uniforms(self._keys[rows], self._positions[rows])
@@ -148,20 +178,28 @@ class Sampler:
                     adjustment.apply(row_logits)
             token_ids[chunk] = drawn_by_inverse(adjusted, self._temperatures[chosen], uniforms[chunk])
         for place in np.flatnonzero(kinds != OPEN_ROW).tolist():
-            token_ids[place] = self._drawn_alone(int(rows[place]), logits[place], float(uniforms[place]))
+            token_ids[place] = self._drawn_alone(
+                int(rows[place]), logits[place], float(uniforms[place]), proposed.get(place)
+            )
         return token_ids
 
-    def _drawn_alone(self, row: int, logits: NDArray[np.float32], uniform: float) -> int:
-        """Of a row that is greedy or filtered."""
+    def _drawn_alone(
+        self, row: int, logits: NDArray[np.float32], uniform: float, proposed: ProposedToken | None
+    ) -> int:
+        """Of a row that is greedy, filtered, or has a proposal."""
         if (adjustment := self._adjustments[row]) is not None:
             logits = logits.copy()
             adjustment.apply(logits)
         best = int(logits.argmax())
         if not np.isfinite(logits[best]):
             return NO_TOKEN
-        if self._kinds[row] != FILTERED_ROW:
+        if self._parameters[row].is_greedy:
             return best
-        return drawn_of_few(*kept_tokens(logits, self._parameters[row]), uniform)
+        kept = kept_tokens(logits, self._parameters[row])
+        if proposed is None:
+            return drawn_of_few(*kept, uniform)
+        accepting = keyed_uniforms(self._draft_keys[row, 1:], self._positions[row : row + 1])[0]
+        return taken_or_replaced(kept, proposed, float(accepting), uniform)
 
     def _accept(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         for row, token_id in zip(rows.tolist(), token_ids.tolist(), strict=True):
@@ -183,6 +221,40 @@ class Sampler:
             logprobs[place] = logits[place, token_ids[place]] - offset
             top[place] = top_logprobs(logits[place], offset, int(counts[place]))
         return logprobs, top
+
+
+class Drafter:
+    """Draws tokens that are proposed for one row, from another model's logits, as the row draws its own: with its adjustments
+    for what was said and proposed before, its temperature and its filters. Its numbers are of a key of their own.
+    """
+
+    def __init__(
+        self,
+        parameters: SamplingParameters,
+        key: np.uint64,
+        position: int,
+        adjustment: TokenAdjustment | None,
+    ) -> None:
+        self._parameters, self._key, self._position = parameters, key, position
+        self._adjustment = adjustment
+
+    def draw(self, logits: NDArray[np.float32]) -> tuple[int, ProposedToken | None]:
+        """From ``[V]``: the token, `NO_TOKEN` where none can come; and what it was drawn from where the row is not greedy."""
+        logits = logits.copy()
+        if self._adjustment is not None:
+            self._adjustment.apply(logits)
+        token, proposed = int(logits.argmax()), None
+        if not np.isfinite(logits[token]):
+            return NO_TOKEN, None
+        if not self._parameters.is_greedy:
+            kept = kept_tokens(logits, self._parameters)
+            uniform = keyed_uniforms(np.array([self._key]), np.array([self._position], np.uint64))[0]
+            token = drawn_of_few(*kept, float(uniform))
+            proposed = ProposedToken(token, kept)
+        self._position += 1
+        if self._adjustment is not None:
+            self._adjustment.accept(token)
+        return token, proposed
 
 
 def check(parameters: SamplingParameters, vocabulary_size: int) -> None:

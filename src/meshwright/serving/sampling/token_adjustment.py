@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
@@ -23,6 +24,14 @@ class TokenMask(Protocol):
         """The token that follows."""
         ...
 
+    def num_allowed(self, token_ids: Sequence[int]) -> int:
+        """How many of these may follow, one behind the other; the output stays where it is."""
+        ...
+
+    def fork(self) -> TokenMask:
+        """Another one at the same place, which goes on by itself."""
+        ...
+
 
 class NothingAllowed:
     """Of an output that cannot be: no token may follow."""
@@ -36,6 +45,14 @@ class NothingAllowed:
 
     def accept(self, token_id: int) -> None:
         """None comes."""
+
+    def num_allowed(self, token_ids: Sequence[int]) -> int:
+        """None."""
+        return 0
+
+    def fork(self) -> NothingAllowed:
+        """It never changes."""
+        return self
 
 
 class TokenAdjustment:
@@ -71,6 +88,17 @@ class TokenAdjustment:
     def is_none(self) -> bool:
         """Does it change no logits, ever?"""
         return not (len(self._biased) or self._is_penalised or self._mask is not None)
+
+    def num_allowed(self, token_ids: Sequence[int]) -> int:
+        """How many of these the grammar lets follow, one behind the other."""
+        return len(token_ids) if self._mask is None else self._mask.num_allowed(token_ids)
+
+    def fork(self) -> TokenAdjustment:
+        """Of an output that said the same, and goes on by itself."""
+        made = copy.copy(self)
+        made._places, made._said, made._counts = dict(self._places), self._said.copy(), self._counts.copy()
+        made._mask = None if self._mask is None else self._mask.fork()
+        return made
 
     def apply(self, logits: NDArray[np.float32]) -> None:
         """Change one row ``[V]`` in place."""

@@ -85,6 +85,13 @@ class ServerMetrics:
         self._looked_up = self._counter("prefix_cache_queries", "Tokens of prompts that were looked up.")
         self._found = self._counter("prefix_cache_hits", "Tokens of prompts that were found computed.")
         self._preempted = self._counter("num_preemptions", "Sequences that had to leave.")
+        self._drafts = self._counter("spec_decode_num_drafts", "Times that tokens were proposed.")
+        self._proposed = self._counter("spec_decode_num_draft_tokens", "Tokens that were proposed.")
+        self._accepted = self._counter("spec_decode_num_accepted_tokens", "Of these, accepted.")
+        self._accepted_at = Counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted, by their place in the proposal.",
+            (*LABELS, "position"), registry=self._registry,
+        )  # fmt: skip
         reasons = (*LABELS, "finished_reason")
         self._success = Counter(
             "vllm:request_success", "Requests that ended.", reasons, registry=self._registry
@@ -165,6 +172,12 @@ class ServerMetrics:
     def ran(self, result: StepResult) -> None:
         """Some got their first token, some their last."""
         self._step.observe(result.batch.num_tokens)
+        for _, num_proposed, num_accepted in result.speculated:
+            self._drafts.inc()
+            self._proposed.inc(num_proposed)
+            self._accepted.inc(num_accepted)
+            for position in range(num_accepted):
+                self._accepted_at.labels(*self._values, str(position)).inc()
         for chunk in result.batch.chunks:
             times = self._times.get(chunk.sequence.request.id)
             if chunk.is_last and times is not None and not times.first_s:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -59,6 +60,14 @@ class GrammarMask:
     def accept(self, token_id: int) -> None:
         """The token that follows; one that does not match is an error, and nothing is allowed behind it."""
         self._matcher.consume_token(token_id)
+
+    def num_allowed(self, token_ids: Sequence[int]) -> int:
+        """How many of these may follow, one behind the other."""
+        return int(self._matcher.validate_tokens(list(token_ids)))
+
+    def fork(self) -> GrammarMask:
+        """Another one at the same place."""
+        return GrammarMask(self._matcher.deep_copy(), len(self._allowed))
 
     @property
     def is_complete(self) -> bool:
