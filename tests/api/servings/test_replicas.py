@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from meshwright.api.servings import replicas
+from meshwright.api.servings import replica, replicas
+from meshwright.api.servings.adapter_options import AdapterOptions
 from meshwright.api.servings.engine_choice import EngineChoice
-from meshwright.api.servings.replica import GROUPS, made, said_of
+from meshwright.api.servings.replica import GROUPS, made, said_of, serve_front, told_of
 from meshwright.api.servings.replicas import VISIBLE, places
+from meshwright.api.servings.serving import ServerOptions
 from meshwright.serving.api.limit import ServerLimits
+from meshwright.serving.policy.continuous_batching import ContinuousBatching
+from meshwright.serving.policy.limits import Limits
 from meshwright.specs.error import SpecError
 
 ON_CPU, ON_GPU = EngineChoice(engine="torch", device="cpu"), EngineChoice(engine="torch", device="cuda", tp=2)
@@ -52,3 +58,25 @@ def test_options_reach_a_replica_as_they_are() -> None:
         assert made(type(group), told) == group
     assert set(said_of(choice)) == {"dtype", "num_blocks", "chat_template"}
     assert all(said_of(kind()) == {} for kind in GROUPS.values())
+
+
+def test_a_replica_serves_what_its_front_was_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On its own socket; a key's file and a name go along, the front's address does not."""
+    groups = {
+        "choice": EngineChoice(engine="torch", num_threads=2), "server": ServerOptions(name="m", max_queue=7),
+        "limits": Limits(max_sequences=9), "policy": ContinuousBatching(is_fair=True), "bounds": ServerLimits(prompts=3),
+    }  # fmt: skip
+    adapting = AdapterOptions((("mine", tmp_path),), most=4)
+    told = json.loads(json.dumps({**told_of("models/m", groups, adapting), "path": "/s", "number": 1}))
+    asked: dict[str, Any] = {}
+
+    def serving(model: str, **given: Any) -> dict[str, int]:
+        given.pop("announce")("unix:/s", 99)
+        asked.update(given, model=model)
+        return {"num_open": 0}
+
+    monkeypatch.setattr(replica, "serve", serving)
+    said: list[int] = []
+    assert serve_front(told, said.append) == {"num_open": 0} and said == [99]
+    server = ServerOptions(name="m", max_queue=7, socket=Path("/s"))
+    assert asked == {**groups, "server": server, "model": "models/m", "adapting": replace(adapting, most=1)}

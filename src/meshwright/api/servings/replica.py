@@ -45,6 +45,16 @@ def said_of(group: Any) -> dict[str, Any]:
     }
 
 
+def told_of(model: str | Path, groups: Mapping[str, Any], adapting: AdapterOptions) -> dict[str, Any]:
+    """What `serve_front` is told, beside its socket, of options by the names of `GROUPS`."""
+    return {
+        "model": str(model),
+        "trusts": TRUST.is_given,
+        "adapters": [(name, str(folder)) for name, folder in adapting.adapters],
+        **{name: said_of(groups[name]) for name in GROUPS},
+    }
+
+
 def serve_front(told: Told, announce: Callable[[int], None]) -> Told:
     """Serve the model on the socket that the front names."""
     TRUST.is_given = told["trusts"]

@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.api.servings.adapter_options import AdapterOptions
 from meshwright.api.servings.engine_choice import EngineChoice
 from meshwright.api.servings.opened_model import device_of, engine_of, folder_of, name_of
-from meshwright.api.servings.replica import said_of
+from meshwright.api.servings.replica import told_of
 from meshwright.api.servings.serving import Announce, ServerOptions
 from meshwright.serving.api.http.api_key import keys_of
 from meshwright.serving.api.http.server import Address, answer_until_told
@@ -24,7 +24,6 @@ from meshwright.serving.policy.limits import Limits
 from meshwright.serving.routing.router import USUAL_ROUTER
 from meshwright.specs.cluster.computer import available_cores
 from meshwright.specs.error import SpecError
-from meshwright.specs.slot import TRUST
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 QUIET_S = 10.0  # beyond its limits, after which a replica that says nothing is given up
@@ -87,12 +86,7 @@ def serve_replicas(
         name=server.name or name_of(model), api_keys=server.api_keys, max_queue=server.max_queue
     )
     groups = {"choice": chosen, "server": behind, "limits": limits, "policy": policy, "bounds": bounds}
-    told = {
-        "model": str(model),
-        "trusts": TRUST.is_given,
-        **{name: said_of(group) for name, group in groups.items()},
-    }
-    how = ReplicaStart("meshwright.api.servings.replica", told, found)
+    how = ReplicaStart("meshwright.api.servings.replica", told_of(model, groups, adapting), found)
     replicas = Replicas(
         how, server.router or USUAL_ROUTER, bounds.timeout_s + QUIET_S, bounds.drain_s + QUIET_S
     )

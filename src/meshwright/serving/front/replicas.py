@@ -163,7 +163,7 @@ class Replicas:
             self.figures.update(replica.process.figures)
             if self._is_ending:
                 return
-            replica.status = "starting"
+            replica.status, replica.load = "starting", {}
             self.router.forget(replica.number)
             LOG.error("replica %d ended with code %d, and is started again", replica.number, code)
             await asyncio.sleep(pause_s)

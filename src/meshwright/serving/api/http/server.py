@@ -189,10 +189,9 @@ async def _serve(
         server.should_exit = server.force_exit
         told.set()
 
-    loop = asyncio.get_running_loop()
-    for each in SIGNALS:
-        loop.add_signal_handler(each, stop)
-    async with served.around:
+    async with served.around:  # what ends it while it starts is nobody's request
+        for each in SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(each, stop)
         serving = asyncio.create_task(server.serve([listening]))
         while not server.started and not serving.done():
             await asyncio.sleep(LOOK_S / 10)
