@@ -30,10 +30,10 @@ from meshwright.executor.serving.runner_options import (
     block_bytes,
 )
 from meshwright.executor.serving.served_model import ServedModel
+from meshwright.executor.serving.weight.stage_weights import num_held
 from meshwright.serving.engine.runner import Pair, StepInputs
 from meshwright.specs.cluster.computer import memory_available_bytes
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.model.model import ModelSpec
 
 
 class TorchRunner:
@@ -142,7 +142,7 @@ def completed(served: ServedModel, options: RunnerOptions) -> RunnerOptions:
     if options.num_blocks:
         return options
     wanted = MOST_SEQUENCES * -(-options.max_model_tokens // options.block_tokens)
-    num_blocks = min(wanted, _free_bytes(model, options) // block_bytes(model, options))
+    num_blocks = min(wanted, _free_bytes(served, options) // block_bytes(model, options))
     if num_blocks < 1:
         raise ExecutionError(
             f"no block of keys and values of {model.name} fits beside its weights",
@@ -151,9 +151,10 @@ def completed(served: ServedModel, options: RunnerOptions) -> RunnerOptions:
     return replace(options, num_blocks=num_blocks)
 
 
-def _free_bytes(model: ModelSpec, options: RunnerOptions) -> int:
+def _free_bytes(served: ServedModel, options: RunnerOptions) -> int:
     """What blocks of one rank may take: of a device what the weights leave, of the host a share for all ranks on it."""
-    weight_bytes = model.num_parameters * options.torch_dtype.itemsize // options.num_ranks
+    numbers = num_held(served, options.fetched)
+    weight_bytes = numbers * options.torch_dtype.itemsize // options.num_ranks
     device = torch.device(options.device)
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.executor.serving.matrix import Matrix, Norm
 from meshwright.executor.serving.served_model import ServedModel
-from meshwright.serving.weight.weight_place import HEAD, block_of, stage_blocks
+from meshwright.serving.weight.weight_place import HEAD, FetchedBlocks, block_of, stage_blocks
 from meshwright.specs.model.model import ModelSpec
 
 TABLE = "embedding.weight"
@@ -55,6 +56,16 @@ class StageWeights:
     def num_bytes(self) -> int:
         """Of all that is here; a tied head is the embedding."""
         return sum(tensor.nbytes for tensor in self._tensors.values())
+
+
+def num_held(served: ServedModel, fetched: FetchedBlocks) -> int:
+    """Numbers of a model's weights that are there at once: what stays, and of what is fetched a window of the largest."""
+    sizes: dict[str, int] = {}
+    for name, shape in served.names.our_shapes().items():
+        sizes[block_of(name)] = sizes.get(block_of(name), 0) + math.prod(shape)
+    comes = sorted(size for block, size in sizes.items() if block in fetched.blocks)
+    stays = sum(sizes.values()) - sum(comes)
+    return stays + sum(comes[len(comes) - fetched.window :] if fetched.window < len(comes) else comes)
 
 
 class StageReader:

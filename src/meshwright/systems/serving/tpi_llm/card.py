@@ -12,7 +12,8 @@ Kind:       policy
 Use:        meshwright generate FOLDER --prompt TEXT --engine torch --tp 2 --weights 'tpi_llm(window=2)' --sums star; so does
             serve; plan MODEL CLUSTER --requests FILE --fix 'weights=tpi_llm(disk_bytes_per_s=2e9),sums=quickest'
 Simulated:  what a step waits for its blocks, by disk and by what computes and sums beside them; star, ring, tree by their
-            formulas; a replica's memory has the window. How fast a disk is has to be said
+            formulas, which single messages on shared links take, too (star and ring at 0.1, 1 and 5 ms: a test); a replica's
+            memory has the window. How fast a disk is has to be said
 Executed:   torch on CPUs and gloo: a reader thread ahead of compute, a star or ring of messages in one order of adding, late
             on purpose where links are to be slow; logits are those of weights that stay, bytes are counted in every step
 Differs:    1. Ours divides both tables over the devices; the paper's master has them whole. Claims are of the paper's master.
