@@ -31,6 +31,7 @@ hypothesis.settings.load_profile(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption("--soak-seconds", type=float, default=20.0, help="how long the soak of a server takes")
 
 
 def pytest_configure(config: pytest.Config) -> None:

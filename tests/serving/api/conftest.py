@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -28,8 +29,10 @@ from meshwright.serving.loop.service import Service, ServiceState
 class Served:
     """A server under test."""
 
-    def __init__(self, service: Service, url: str, lifecycle: Lifecycle) -> None:
-        self.service, self.url, self.lifecycle = service, url, lifecycle
+    def __init__(
+        self, service: Service, url: str, lifecycle: Lifecycle, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.service, self.url, self.lifecycle, self.loop = service, url, lifecycle, loop
 
     def client(self, **more: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, **more)
@@ -65,11 +68,18 @@ def serving(
     address = address or Address(port=0)
     listening = address.listen()
     server = DrainingServer(config_of(app, model.limits, address))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
+    begun: queue.Queue[asyncio.AbstractEventLoop] = queue.Queue()
+
+    async def run() -> None:
+        begun.put(asyncio.get_running_loop())
+        await server.serve([listening])
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
+    loop = begun.get(timeout=30)
     try:
         scheme = "https" if address.certificate else "http"
-        yield Served(service, f"{scheme}://127.0.0.1:{listening.getsockname()[1]}", lifecycle)
+        yield Served(service, f"{scheme}://127.0.0.1:{listening.getsockname()[1]}", lifecycle, loop)
     finally:
         server.should_exit = True
         thread.join(30)

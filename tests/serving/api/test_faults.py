@@ -64,6 +64,9 @@ def test_overload_is_refused_and_what_is_taken_is_served_in_bounded_time() -> No
     assert max(each.e2e_s for each in good) < SECONDS
 
 
+NUM_KINDS = 8  # of bad clients
+
+
 async def bad_client(url: str, kind: int, draw: random.Random) -> None:
     """One of: vanishes in its head, in its body, in its stream; reads slowly; talks nonsense; sends a bomb."""
     host, port = url.removeprefix("http://").split(":")
@@ -96,7 +99,7 @@ def test_bad_clients_harm_nobody_and_leave_nothing_behind() -> None:
     draw = random.Random(7)
 
     async def all_of_them(url: str) -> None:
-        await asyncio.gather(*(bad_client(url, n % 8, draw) for n in range(NUM_BAD)))
+        await asyncio.gather(*(bad_client(url, n % NUM_KINDS, draw) for n in range(NUM_BAD)))
 
     with serving(step_s=0.001, limits=ServerLimits(read_s=1.0, write_s=1.0)) as served:
         address = ServerAddress.of_url(served.url)
