@@ -24,6 +24,7 @@ from meshwright.serving.api.http.server import Address, DrainingServer, config_o
 from meshwright.serving.api.limit import ServerLimits
 from meshwright.serving.engine.served_adapters import ServedAdapters
 from meshwright.serving.loop.service import Service, ServiceState
+from meshwright.serving.stored.pooling import Pooling
 
 
 class Served:
@@ -44,6 +45,7 @@ def serving(
     limits: ServerLimits | None = None,
     adapters_folder: Path | None = None,
     address: Address | None = None,
+    pooling: Pooling | None = None,
     **choices: Any,
 ) -> Iterator[Served]:
     """A server that runs while the block does; at its end no request is open and no block is held."""
@@ -62,6 +64,7 @@ def serving(
         adapters_folder,
         limits=limits or ServerLimits(),
         observer=metrics,
+        pooling=pooling,
     )
     lifecycle = Lifecycle()
     app = create_app(model, metrics, keys, lifecycle)

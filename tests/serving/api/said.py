@@ -49,6 +49,7 @@ class SayingRunner:
     def __init__(self, num_blocks: int, step_s: float) -> None:
         self.num_blocks, self._step_s = num_blocks, step_s
         self._content = np.zeros((num_blocks, BLOCK_TOKENS), np.int64)
+        self._bags = np.zeros((0, VOCABULARY), np.float32)
         self._adapters = 0
         self.dropped: list[int] = []
 
@@ -64,9 +65,11 @@ class SayingRunner:
             for row in range(first, last):
                 ends[row] = (blocks, int(inputs.positions[row]) + 1, adapted[s])
         logits = np.zeros((len(inputs.rows), VOCABULARY), np.float32)
+        self._bags = np.zeros_like(logits)
         for number, row in enumerate(inputs.rows.tolist()):
             blocks, length, adapter = ends[row]
             logits[number, ord("A")] = SECOND
+            np.add.at(self._bags[number], self._content[blocks].reshape(-1)[:length], 1.0)
             token = next_token(self._content[blocks].reshape(-1)[:length].tolist())
             logits[number, ord(chr(token).upper()) if adapter and token < END else token] = SURE
         return logits
@@ -74,6 +77,10 @@ class SayingRunner:
     def move_blocks(self, swap_out: Sequence[Pair], copies: Sequence[Pair], swap_in: Sequence[Pair]) -> None:
         for source, target in copies:
             self._content[target] = self._content[source]
+
+    def hidden_rows(self) -> NDArray[np.float32]:
+        """How often each token stands in the text."""
+        return self._bags
 
     def load_adapter(self, folder: Path) -> int:
         if not (folder / "adapter.txt").is_file():

@@ -23,7 +23,7 @@ CHECKS = [
 ]  # fmt: skip
 PATHS = (
     "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
-    "/v1/embeddings", "/v1/models", "/v1/models/{name}", "/tokenize", "/detokenize", "/v1/load_lora_adapter",
+    "/v1/embeddings", "/v1/rerank", "/v1/models", "/v1/models/{name}", "/tokenize", "/detokenize", "/v1/load_lora_adapter",
     "/v1/unload_lora_adapter", "/health", "/ready", "/metrics",
 )  # fmt: skip
 SHORT, LONG = 6, 60  # cases of each kind and path

@@ -25,7 +25,7 @@ from meshwright.serving.api.limit import ServerLimits
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]
 NUM_CLIENTS, MAX_QUEUE, NUM_BLOCKS = 24, 16, 400
-OBJECTS, MEGABYTES = 2000, 24  # that a process may have more of at the end than when it was warm
+OBJECTS, MEGABYTES = 2000, 32  # that a process may have more of at the end than when it was warm
 GOOD = (200, 400, 404, 429, 504)
 CHAT_TOOL = {"type": "function", "function": {"name": "weather", "parameters": TOOL["input_schema"]}}
 
@@ -125,9 +125,9 @@ def test_a_soak_leaves_nothing_behind(request: pytest.FixtureRequest, tmp_path: 
     with serving(
         limits=limits, adapters_folder=tmp_path, step_s=0.001, max_queue=MAX_QUEUE, num_blocks=NUM_BLOCKS
     ) as served:
-        asyncio.run(clients(served.url, seconds / 4, draw))
+        asyncio.run(clients(served.url, seconds / 2, draw))
         warm = at_rest(served)
-        found = asyncio.run(clients(served.url, seconds * 3 / 4, draw))
+        found = asyncio.run(clients(served.url, seconds / 2, draw))
         end = at_rest(served)
         state = served.service.snapshot()
         done = served.client().completions.create(model="said", prompt="SAY:still here|", max_tokens=20)
@@ -137,5 +137,5 @@ def test_a_soak_leaves_nothing_behind(request: pytest.FixtureRequest, tmp_path: 
     assert end[3] - warm[3] < MEGABYTES and end[4] - warm[4] < OBJECTS, (warm, end)
     assert threading.active_count() <= threads
     print(
-        f"{sum(found.values())} requests in {seconds * 3 / 4:g} s, {dict(found)}; at rest {warm[3:]}, then {end[3:]}"
+        f"{sum(found.values())} requests in {seconds / 2:g} s, {dict(found)}; at rest {warm[3:]}, then {end[3:]}"
     )

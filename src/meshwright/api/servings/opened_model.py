@@ -22,6 +22,7 @@ from meshwright.serving.openvino.support import LACKING, OTHER_ENGINE, absence, 
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.policy.scheduler import Scheduler
+from meshwright.serving.stored.pooling import pooling_of
 from meshwright.serving.stored.quantisation import method_of
 from meshwright.serving.weight.weight_place import RESIDENT, weight_place
 from meshwright.specs.config.source import CONFIG_FILE, hub_config_path, load_model
@@ -75,6 +76,7 @@ class OpenedModel:
         self._decoder = decoder_of(choice.decoder)
         self.folder, self.name = folder_of(reference), name_of(reference)
         self._choice, self._limits, self._policy = choice, limits, policy
+        self.pooling = pooling_of(self.folder)
         self._adapters = adapters or ServedAdapters()
         self._text: LocalText | None = None
         if choice.tokenizer is not None or (self.folder / CONFIG_FILE).is_file():
@@ -152,6 +154,8 @@ class OpenedModel:
                 self._open_text(runner.vocabulary_size)
             if self._adapters.most:
                 self._adapters.attach(adapted(runner))
+            if self.pooling is not None:
+                check_gives_vectors(runner, self._choice)
             proposer = self._decoder.proposer(
                 partial(draft_runner, choice=self._choice), runner.vocabulary_size
             )
@@ -202,6 +206,19 @@ def _check_is_alone() -> None:
         )
 
 
+def check_gives_vectors(runner: Runner, choice: EngineChoice) -> None:
+    """Raise SpecError where the engine tells no vectors of texts, as the model's folder asks for."""
+    from meshwright.serving.engine.runner import EmbeddingRunner
+
+    is_plain = choice.weights == RESIDENT and choice.decoder == ONE_TOKEN
+    if not isinstance(runner, EmbeddingRunner) or not is_plain:
+        raise SpecError(
+            f"embeddings with --engine {choice.engine}, tp={choice.tp}, pp={choice.pp}, --weights {choice.weights}, "
+            f"--decoder {choice.decoder}",
+            allowed="--engine torch in one process, with all weights there and no other decoder",
+        )
+
+
 def adapted(runner: Runner) -> AdapterRunner:
     """A runner that takes adapters. Raises SpecError for any other."""
     if not isinstance(runner, AdapterRunner):
@@ -219,7 +236,7 @@ def engine_of(folder: Path, choice: EngineChoice) -> str:
         and device_of(choice.device) == "cpu"
         and choice.dtype in ("", *PRECISIONS)
     )
-    if not (is_for_cpu and not absence() and (folder / CONFIG_FILE).is_file()):
+    if pooling_of(folder) or not (is_for_cpu and not absence() and (folder / CONFIG_FILE).is_file()):
         return "torch"
     return "torch" if refusal(load_model(folder)) else "openvino"
 

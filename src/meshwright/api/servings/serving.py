@@ -158,6 +158,7 @@ def _serve_one(
         served = ModelService(
             name, opened.service, opened.text, opened.max_model_tokens, opened.vocabulary_size,
             opened.check_grammar, adapters, adapting.folder and adapting.folder.resolve(), bounds, metrics,
+            opened.pooling,
         )  # fmt: skip
         state = opened.service.snapshot()
         room = state.num_blocks * state.block_tokens

@@ -84,6 +84,8 @@ class SimulatedModel:
             self.text.close()
             raise
 
+    pooling = None  # vectors that are drawn are nobody's
+
     def check_grammar(self, text: str) -> None:
         """Raises SpecError: what is drawn follows no grammar."""
         raise SpecError(f"{NO_WORDS}, and holds none of them to a grammar", next="leave it out")

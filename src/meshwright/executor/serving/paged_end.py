@@ -47,12 +47,15 @@ class PagedEmbedding:
 
 
 class PagedHead:
-    """The last norm, and this rank's rows of the head; a tied one is the embedding's table."""
+    """The last norm, and this rank's rows of the head; a tied one is the embedding's table. What the norm gave last is kept,
+    for who wants vectors of texts."""
 
     def __init__(self, model: ModelSpec, weights: StageWeights) -> None:
         self.norm = weights.norm("final_norm")
         self.weight = weights.tensor(EMBEDDING if model.has_tied_embeddings else HEAD)
+        self.normed_RE: Tensor | None = None
 
     def __call__(self, x_TE: Tensor, step: PackedStep) -> Tensor:
         """[T, E] -> logits [R, V]."""
-        return F.linear(self.norm(x_TE.index_select(0, step.rows_R)), self.weight)
+        self.normed_RE = self.norm(x_TE.index_select(0, step.rows_R))
+        return F.linear(self.normed_RE, self.weight)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from meshwright.executor.serving.adapter.adapter_folder import AdapterFolder
 from meshwright.executor.serving.adapter.loaded_adapters import LoadedAdapters
+from meshwright.executor.serving.paged_end import PagedHead
 from meshwright.executor.serving.paged_stage import PagedStage, StagePlace
 from meshwright.executor.serving.runner_options import (
     DEVICE_SHARE,
@@ -32,6 +33,7 @@ from meshwright.executor.serving.runner_options import (
 from meshwright.executor.serving.served_model import ServedModel
 from meshwright.executor.serving.weight.stage_weights import num_held
 from meshwright.serving.engine.runner import Pair, StepInputs
+from meshwright.serving.weight.weight_place import HEAD
 from meshwright.specs.cluster.computer import memory_available_bytes
 from meshwright.specs.error import ExecutionError
 
@@ -72,6 +74,16 @@ class TorchRunner:
         with self._lock, torch.inference_mode():
             self._adapters.check(inputs.adapters)
             return self._logits.take(self.stage.forward(self.stage.packed(inputs)))
+
+    def hidden_rows(self) -> NDArray[np.float32]:
+        """See `EmbeddingRunner`."""
+        with self._lock:
+            head = self.stage.parts[HEAD]
+            assert isinstance(head, PagedHead) and head.normed_RE is not None, (
+                "held, and a forward came first"
+            )
+            found: NDArray[np.float32] = head.normed_RE.to("cpu", torch.float32).numpy()
+            return found
 
     def move_blocks(self, swap_out: Sequence[Pair], copies: Sequence[Pair], swap_in: Sequence[Pair]) -> None:
         """See `Runner`."""

@@ -7,6 +7,9 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from meshwright.serving.policy.batch import Batch
 from meshwright.serving.policy.sequence import Sequence
 from meshwright.serving.sampling.logprobs import TopLogprobs
@@ -40,12 +43,14 @@ class NewToken:
         token_id: the token.
         logprob: its own, NaN where the request asks for none.
         top: the best tokens of this place, where the request asks for them.
+        vector: ``[E]``, what the model's last norm gives of the token before it, where the request asks for that.
     """
 
     sequence: Sequence
     token_id: int
     logprob: float = float("nan")
     top: TopLogprobs | None = None
+    vector: NDArray[np.float32] | None = None
 
 
 class Speculated(NamedTuple):

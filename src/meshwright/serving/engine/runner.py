@@ -42,6 +42,15 @@ class StepInputs:
     adapters: Sequence[int] = ()
 
 
+@runtime_checkable
+class EmbeddingRunner(Protocol):
+    """What a runner that tells vectors has beside `Runner`."""
+
+    def hidden_rows(self) -> NDArray[np.float32]:
+        """``[R, E]``: of the rows of the last `forward`, what the last norm gave."""
+        ...
+
+
 class Runner(Protocol):
     """A model with its blocks. One thread at a time calls it; `forward` may be called from another than made it."""
 

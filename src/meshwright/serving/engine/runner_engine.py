@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from meshwright.serving.block.block_key import block_keys
 from meshwright.serving.engine.engine import INFINITY, Ended, NewToken, Speculated, StepResult
 from meshwright.serving.engine.runner import (
+    EmbeddingRunner,
     PipelinedRunner,
     Runner,
     StepInputs,
@@ -239,6 +240,7 @@ class RunnerEngine:
     ) -> list[NewToken]:
         """A token of each, but of those that have ended."""
         drawn = self._sampler.draw(rows, logits, proposed)
+        vectors = self._vectors(sequences)
         token_ids, logprobs, tops = drawn.token_ids, drawn.logprobs, drawn.top or [None] * len(rows)
         if self._ended:
             lives = [place for place, each in enumerate(sequences) if each not in self._ended]
@@ -246,7 +248,17 @@ class RunnerEngine:
             tops, sequences = [tops[place] for place in lives], [sequences[place] for place in lives]
         # Who got none has ended, but may be in the batch that is under way, and no model knows NO_TOKEN.
         self._rows.append(rows, np.maximum(token_ids, 0))
-        return list(map(NewToken, sequences, token_ids.tolist(), logprobs.tolist(), tops))
+        vectors_of = map(vectors.get, sequences)
+        return list(map(NewToken, sequences, token_ids.tolist(), logprobs.tolist(), tops, vectors_of))
+
+    def _vectors(self, sequences: list[Sequence]) -> dict[Sequence, NDArray[np.float32]]:
+        """Of the last forward, for those that ask."""
+        asking = [place for place, each in enumerate(sequences) if each.request.gives_vector]
+        if not asking:
+            return {}
+        assert isinstance(self.runner, EmbeddingRunner), "who takes such requests has looked"
+        hidden = self.runner.hidden_rows()
+        return {sequences[place]: hidden[place].copy() for place in asking}
 
     def _last_ones(self, tokens: list[NewToken]) -> list[NewToken]:
         """Those behind which nothing comes."""

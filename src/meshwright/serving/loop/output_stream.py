@@ -8,6 +8,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from meshwright.serving.sampling.logprobs import TopLogprobs
 
 ENDS = ("stop", "length", "abort", "error", "deadline")
@@ -24,6 +27,7 @@ class OutputDelta:
         top: the best tokens at each place, where asked for.
         finish_reason: one of `ENDS` with the last piece of an output; "": it goes on.
         error: why, where it is an error.
+        vector: ``[E]``, where it was asked for.
     """
 
     index: int
@@ -32,6 +36,7 @@ class OutputDelta:
     top: list[TopLogprobs | None]
     finish_reason: str = ""
     error: str = ""
+    vector: NDArray[np.float32] | None = None
 
 
 class OutputStream:

@@ -185,6 +185,8 @@ class Service:
                 delta.token_ids.append(token.token_id)
                 delta.logprobs.append(token.logprob)
                 delta.top.append(token.top)
+            if token.vector is not None:
+                delta.vector = token.vector
         for sequence, delta in deltas.items():
             if delta.finish_reason == "error":
                 delta.error = "the model gave no token: its logits are no numbers"

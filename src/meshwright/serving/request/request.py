@@ -28,6 +28,7 @@ class Request:
         num_outputs: how many outputs it gets from the same prompt.
         deadline_s: on the same clock as `arrival_s`; what is not done by then is ended. None: none.
         adapter: the name of its LoRA adapter; "": the model's own weights.
+        gives_vector: is what the model knows of its last token told, beside the token that comes behind it?
     """
 
     id: str
@@ -43,6 +44,7 @@ class Request:
     num_outputs: int = 1
     deadline_s: float | None = None
     adapter: str = ""
+    gives_vector: bool = False
 
     def __post_init__(self) -> None:
         if self.num_prompt_tokens < 1 or self.max_output_tokens < 1 or self.num_outputs < 1:

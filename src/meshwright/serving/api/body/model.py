@@ -1,10 +1,10 @@
-"""/v1/models, /tokenize, /detokenize, /v1/embeddings: what is served, and what its tokens are."""
+"""/v1/models, /tokenize, /detokenize: what is served, and what its tokens are."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from meshwright.serving.api.body.chat import ChatMessage
 from meshwright.serving.api.body.value import Answered, Body, Name, Some, Switch, TokenId, Told
@@ -66,16 +66,6 @@ class DetokenizeAnswer(Answered):
     """Their text."""
 
     prompt: str
-
-
-class EmbeddingBody(Body):
-    """Texts whose embeddings are asked for."""
-
-    model: Name
-    input: str | Some[TokenId] | Some[str] | Some[Some[TokenId]]
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, Field(ge=1)] | None = None
-    user: str | None = None
 
 
 class HealthAnswer(Answered):

@@ -8,6 +8,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from meshwright.serving.api.error import ApiError, draining, failed, late
 from meshwright.serving.api.generation.model_text import GrowingText, ModelText
 from meshwright.serving.loop.output_stream import OutputDelta
@@ -31,6 +34,7 @@ class TextDelta:
         logprobs: of these tokens, where they were asked for.
         finish_reason: "stop" or "length" where nothing follows; "": more follows.
         stop_reason: the stop text, or the token, that ended it; None: the model's own end.
+        vector: ``[E]``, of the prompt's last token, where the request asks for it.
     """
 
     index: int
@@ -39,6 +43,7 @@ class TextDelta:
     logprobs: list[TokenLogprobs]
     finish_reason: str = ""
     stop_reason: str | int | None = None
+    vector: NDArray[np.float32] | None = None
 
 
 class GenerationObserver(Protocol):
@@ -150,6 +155,7 @@ class Generation:
         found = TextDelta(
             delta.index, text, delta.token_ids[:taken], list(zip(delta.logprobs, delta.top))[:taken]
         )
+        found.vector = delta.vector
         self.num_output_tokens += taken
         if growing.stopped is not None:
             found.finish_reason, found.stop_reason = STOPPED, growing.stopped

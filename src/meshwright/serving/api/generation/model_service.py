@@ -16,6 +16,7 @@ from meshwright.serving.api.limit import DEFAULT_LIMITS, ServerLimits
 from meshwright.serving.engine.served_adapters import ServedAdapters, name_of_key
 from meshwright.serving.loop.service import Service
 from meshwright.serving.request.request import Request
+from meshwright.serving.stored.pooling import Pooling
 from meshwright.specs.error import MeshwrightError, UnknownNameError
 
 
@@ -33,6 +34,7 @@ class ModelService:
         adapters: LoRA adapters, which clients ask for as for a model.
         adapters_folder: from below which adapters may be loaded over HTTP, resolved; None: from nowhere.
         limits: of one request.
+        pooling: how texts become vectors; None: they do not.
         observer: is told how generations go.
         created_s: when it was loaded, seconds since 1970.
     """
@@ -47,6 +49,7 @@ class ModelService:
     adapters_folder: Path | None = None
     limits: ServerLimits = DEFAULT_LIMITS
     observer: GenerationObserver = field(default_factory=Unobserved)
+    pooling: Pooling | None = None
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     @property

@@ -1,4 +1,4 @@
-"""Paths that generate: completions, chats, responses, messages, embeddings."""
+"""Paths that generate: completions, chats, responses, messages; and embeddings."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from meshwright.serving.api.body.message import (
     MessageBody,
     MessageError,
 )
-from meshwright.serving.api.body.model import EmbeddingBody
+from meshwright.serving.api.body.pooling import EmbeddingAnswer, EmbeddingBody, RerankAnswer, RerankBody
 from meshwright.serving.api.body.response import ResponseAnswer, ResponseBody
-from meshwright.serving.api.error import BAD_REQUEST, UNAVAILABLE, ApiError
+from meshwright.serving.api.error import UNAVAILABLE
 from meshwright.serving.api.generation.caller import Caller
 from meshwright.serving.api.generation.model_service import ModelService
-from meshwright.serving.api.http.event_stream import MESSAGE_EVENTS, RESPONSE_EVENTS, answered
+from meshwright.serving.api.http.event_stream import MESSAGE_EVENTS, RESPONSE_EVENTS, answered, until_gone
 from meshwright.serving.api.http.route.json_route import JsonRoute
+from meshwright.serving.api.pooling.embedding import embed, rerank
 
 Timeout = Annotated[
     float | None, Header(alias="X-Timeout-S", gt=0, allow_inf_nan=False, description="Seconds until it is ended.")
@@ -89,17 +90,18 @@ def generation_routes(model: ModelService) -> APIRouter:
 
     @router.post("/v1/messages/count_tokens", **documented(CountAnswer, error=MessageError))
     async def count(body: CountBody) -> Response:
-        found = await count_tokens(model, body)
-        return Response(found.model_dump_json(), media_type="application/json")
+        return _json(await count_tokens(model, body))
 
-    @router.post("/v1/embeddings", **documented(None))
-    async def embeddings(body: EmbeddingBody) -> Response:
-        model.adapter_of(body.model)
-        raise ApiError(
-            BAD_REQUEST,
-            f"{model.name} generates text; it has no embeddings",
-            param="model",
-            code="no_embeddings",
-        )
+    @router.post("/v1/embeddings", **documented(EmbeddingAnswer))
+    async def embeddings(body: EmbeddingBody, request: HttpRequest, timeout_s: Timeout = None) -> Response:
+        return _json(await until_gone(request, embed(model, body, caller(request, timeout_s))))
+
+    @router.post("/v1/rerank", **documented(RerankAnswer))
+    async def ranked(body: RerankBody, request: HttpRequest, timeout_s: Timeout = None) -> Response:
+        return _json(await until_gone(request, rerank(model, body, caller(request, timeout_s))))
 
     return router
+
+
+def _json(answer: BaseModel) -> Response:
+    return Response(answer.model_dump_json(), media_type="application/json")

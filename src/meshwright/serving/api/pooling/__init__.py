@@ -1,0 +1,1 @@
+"""Texts as vectors, and what is nearest to a query."""
