@@ -22,6 +22,7 @@ from tests.serving.api.test_faults import NUM_KINDS, bad_client
 from tests.serving.api.test_messages import CALL, TOOL
 
 from meshwright.serving.api.limit import ServerLimits
+from meshwright.serving.stored.pooling import Pooling
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]
 NUM_CLIENTS, MAX_QUEUE, NUM_BLOCKS = 24, 16, 400
@@ -59,7 +60,8 @@ def asked(draw: random.Random) -> tuple[str, dict[str, Any]]:
             ("/tokenize", {"prompt": text}),
             ("/v1/load_lora_adapter", {"lora_name": "loud", "lora_path": "one"}),
             ("/v1/unload_lora_adapter", {"lora_name": "loud"}),
-            ("/v1/embeddings", {"model": "said", "input": text}),
+            ("/v1/embeddings", {"model": model, "input": [text, "b"]}),
+            ("/v1/rerank", {"model": model, "query": text, "documents": ["a", text]}),
         )
     )
 
@@ -123,7 +125,12 @@ def test_a_soak_leaves_nothing_behind(request: pytest.FixtureRequest, tmp_path: 
     limits = ServerLimits(read_s=1.0, write_s=1.0, timeout_s=20.0)
     threads = threading.active_count()
     with serving(
-        limits=limits, adapters_folder=tmp_path, step_s=0.001, max_queue=MAX_QUEUE, num_blocks=NUM_BLOCKS
+        limits=limits,
+        adapters_folder=tmp_path,
+        step_s=0.001,
+        max_queue=MAX_QUEUE,
+        num_blocks=NUM_BLOCKS,
+        pooling=Pooling(True),
     ) as served:
         asyncio.run(clients(served.url, seconds / 2, draw))
         warm = at_rest(served)
