@@ -23,6 +23,7 @@ from meshwright.serving.api.http.api_key import keys_of
 from meshwright.serving.api.http.metrics import ServerMetrics
 from meshwright.serving.api.http.server import Address, serve_until_told
 from meshwright.serving.engine.runner import StepInputs
+from meshwright.serving.engine.served_adapters import ServedAdapters
 from meshwright.serving.front.replica_entry import Told, answer_front
 from meshwright.specs.error import SpecError
 
@@ -30,19 +31,21 @@ DIE = [ord(letter) for letter in "DIE"]
 
 
 def serve(told: Told, announce: Callable[[int], None]) -> Told:
-    """As `api.servings.replica` serves a model. told: step_s, max_queue, num_blocks, refuses."""
+    """As `api.servings.replica` serves a model. told: step_s, max_queue, num_blocks, refuses, adapters."""
     if told.get("refuses"):
         raise SpecError("this model cannot be served", allowed="another")
     address = Address(path=Path(told["path"]))
-    metrics = ServerMetrics("said", MAX_TOKENS)
+    folder = Path(told["adapters"]) if told.get("adapters") else None
+    adapters = ServedAdapters(2 if folder else 0)
+    metrics = ServerMetrics("said", MAX_TOKENS, adapters.most)
     num_blocks = int(told["num_blocks"])
     with (
         address.listen() as listening,
-        saying_service(told["step_s"], told["max_queue"], num_blocks, [metrics]) as service,
+        saying_service(told["step_s"], told["max_queue"], num_blocks, [metrics], adapters) as service,
     ):
         metrics.watch(service.snapshot)
         model = ModelService(
-            "said", service, ByteText(), MAX_TOKENS, VOCABULARY, no_grammar, observer=metrics
+            "said", service, ByteText(), MAX_TOKENS, VOCABULARY, no_grammar, adapters, folder, observer=metrics
         )  # fmt: skip
         serve_until_told(
             model,

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import httpx2 as httpx
 import openai
@@ -180,3 +181,18 @@ def test_a_queue_that_is_full_is_told_when_all_are() -> None:
         assert sorted(numbers) == ["0", "1"] and refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
         assert json.loads(refused.content)["error"]["code"] == "queue_full"
+
+
+def test_adapters_are_loaded_and_dropped_in_every_replica(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "adapter.txt").touch()
+    with fronting(2, router="round_robin", adapters=str(tmp_path)) as front:
+        body = {"lora_name": "loud", "lora_path": "one"}
+        assert httpx.post(front.url + "/v1/load_lora_adapter", json=body).status_code == 200
+        said = [front.complete("SAY:yes|", model="loud").json()["choices"][0]["text"] for _ in range(4)]
+        assert said == ["YES"] * 4
+        assert httpx.post(front.url + "/v1/load_lora_adapter", json=body).status_code == 400
+        assert (
+            httpx.post(front.url + "/v1/unload_lora_adapter", json={"lora_name": "loud"}).status_code == 200
+        )
+        assert {front.complete("SAY:yes|", model="loud").status_code for _ in range(4)} == {404}

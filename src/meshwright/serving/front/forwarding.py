@@ -72,6 +72,10 @@ class Forwarding:
         """To any: all say the same."""
         await self._until_gone(scope, receive, send, self._look_up)
 
+    async def tell_all(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """To every one that is ready: what it changes, all are to have."""
+        await self._until_gone(scope, receive, send, self._tell_all)
+
     async def _until_gone(self, scope: Scope, receive: Receive, send: Send, work: Work) -> None:
         request = HttpRequest(scope, receive)
         body = await request.body()
@@ -98,6 +102,19 @@ class Forwarding:
                 await self._pass_on(answer, scope, send)
         except _Lost as lost:
             raise _lost() from lost
+
+    async def _tell_all(self, scope: Scope, body: bytes, send: Send) -> None:
+        """The answer is one of those that went worst."""
+        answers: list[_Answer] = []
+        for number in self._replicas.ready():
+            try:
+                async with self._asked(number, scope, body) as answer:
+                    answers.append(answer)
+            except _Lost:
+                LOG.warning("replica %d was lost before it was told", number)  # it begins anew, without
+        if not answers:
+            raise _nobody()
+        await self._pass_on(max(answers, key=lambda each: each.status), scope, send)
 
     async def _generate(self, scope: Scope, body: bytes, send: Send) -> None:
         request, tried, num_losses = routed_request(body), set[int](), 0

@@ -20,7 +20,9 @@ from meshwright.serving.front.front_metrics import FrontMetrics
 from meshwright.serving.front.replicas import Replicas
 
 HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
+ADAPTERS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 KNOWN = (
+    *ADAPTERS,
     HEALTH,
     READY,
     METRICS,
@@ -57,6 +59,8 @@ class Front:
         scope["route"] = _Route(path if path in KNOWN else "none")
         if path in GENERATING:
             await self._forwarding.generate(scope, receive, send)
+        elif path in ADAPTERS:
+            await self._forwarding.tell_all(scope, receive, send)
         elif scope["method"] == "GET" and path in (HEALTH, READY):
             await self._health(path == READY)(scope, receive, send)
         elif scope["method"] == "GET" and path == METRICS:
