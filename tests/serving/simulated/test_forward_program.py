@@ -98,6 +98,16 @@ def test_stages_share_a_step_and_the_next_one_enters_behind_the_slowest() -> Non
     assert 0.45 * two.latency_s < two.period_s < 0.6 * two.latency_s
 
 
+@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (2, 2)])
+def test_the_parts_of_a_step_are_the_whole_of_it(tp: int, pp: int) -> None:
+    """Computes and exchanges stand one behind the other; of one device nothing is sent, and most is the MLP's."""
+    found = program(tp, pp)
+    parts = found.parts_s(MIXED)
+    assert sum(parts.values()) == pytest.approx(found.step(MIXED).latency_s, rel=0.02)
+    assert (parts["exchanges"] > 0) == (tp * pp > 1)
+    assert parts["mlp"] > parts["attention"] > parts["add"]
+
+
 def test_few_tokens_touch_few_experts() -> None:
     """One token goes to 2 of 8 experts; a thousand tokens to all of them."""
     found = of_model(2, model="mixtral-8x7b")

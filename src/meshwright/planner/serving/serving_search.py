@@ -36,6 +36,7 @@ from meshwright.specs.model.model import ModelSpec
 
 NUM_SAMPLED = 1000  # requests by which plans are ranked before some of them serve the whole load
 USUAL = (Limits.max_batch_tokens, Limits.max_sequences)
+OF_STEP = ("max_batch_tokens", "max_sequences")
 NUM_VARIED, NUM_FINAL = 2, 4  # plans of the ranking that are varied; that serve the whole load
 Progress = Callable[[str, float], None]
 ServingPlanner = Callable[["ServingSearch"], Iterable[ServingPlan]]
@@ -207,7 +208,7 @@ class ServingSearch:
             )
         program = self._programs[named]
         usual = (plan.max_batch_tokens, plan.max_sequences)
-        if not is_decided(self.fix):
+        if not is_decided(self.fix) and not {*OF_STEP} <= {*self.fix}:  # a table for all that are tried
             sizes = (USUAL, (max(BATCH_TOKENS), max(SEQUENCES)))
             usual = next((each for each in sizes if usual[0] <= each[0] and usual[1] <= each[1]), usual)
         key = (*named, plan.step, *usual)

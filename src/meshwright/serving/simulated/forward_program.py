@@ -129,15 +129,32 @@ class ForwardProgram:
         """Of the program's table of works: what each does for a batch."""
         return tuple(self._work(steps, batch) for steps in self.asked.steps)
 
-    def _simulated(self, batch: BatchShape) -> StepTime:
-        asked, costs = self.asked, self.costs
+    def parts_s(self, batch: BatchShape) -> Mapping[str, float]:
+        """Seconds of a step by the names of the steps of its chain ("attention", "mlp", "add", ...), and of "exchanges"; of
+        all stages together, without waiting and the host's time."""
+        steps: dict[str, list[ChainStep]] = {}
+        first = _first_alike(self.model)
+        for own in self._segments:
+            for each in (step for segment in own for step in segment.steps):
+                steps.setdefault(each.name, []).append(_alike(each, first))
+        found = {name: self._alone_s(batch, tuple(own)) for name, own in steps.items()}
+        seconds = np.array([cost.seconds for cost in self._prices(batch)])[self.asked.question_of_row]
+        sent = ~np.logical_or.reduce(self.asked.computes_of_lists)
+        found["exchanges"] = float(seconds[sent].sum())
+        return {name: self.overhead.device_factor * each for name, each in found.items()}
+
+    def _prices(self, batch: BatchShape) -> list[Cost]:
+        """Of every class of rows."""
         works = self._ready.pop(batch, None) or self.works(batch)
         share = batch.num_tokens / LOWERED_TOKENS
+        return [each.answered(self.costs, works, share) for each in self.asked.questions]
+
+    def _simulated(self, batch: BatchShape) -> StepTime:
+        asked, prices = self.asked, self._prices(batch)
         factor, host_s = self.overhead.device_factor, self.overhead.host_s
         beside_s = (
             host_s if self.layout.pp == 1 else 0.0
         )  # of several stages one computes while the host works
-        prices = [each.answered(costs, works, share) for each in asked.questions]
         _, (start,), (end,) = replay(
             asked.wiring, np.array([cost.seconds for cost in prices]), np.array([cost.latency_s for cost in prices]),
             asked.question_of_row, host=self.cluster.machine.host,

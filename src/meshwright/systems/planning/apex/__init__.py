@@ -1,0 +1,1 @@
+"""The system apex: its card, its mechanism."""
