@@ -26,9 +26,11 @@ def test_a_plan_is_beaten_by_more_good_requests_of_a_device_and_less_time_per_to
 
 
 def test_every_ranked_plan_is_a_mark_and_close_ones_share_a_name() -> None:
-    """Two that are nearly alike are named together; what is beaten is not named; where nothing was ranked the plan of the
-    whole load is drawn."""
-    ranked = [served(4, 1, 0.0300), served(7.98, 2, 0.0299), served(2, 2, 0.0100), served(1, 1, 0.0301)]
+    """Two that are nearly alike are named together; what is beaten is not named, what serves less than half of the best not
+    drawn; where nothing was ranked the plan of the whole load is drawn."""
+    ranked = [
+        served(4, 1, 0.0300), served(7.98, 2, 0.0299), served(5, 2, 0.0100), served(5, 2, 0.0302), served(1, 1, 0.2)
+    ]  # fmt: skip
     chart = load_chart(found(*ranked))
     edge, beaten, best = chart.series
     assert edge.form == "steps" and len(edge.x) == len(best.x) == 3 and len(beaten.x) == 1

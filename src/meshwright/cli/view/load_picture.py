@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.planner.serving.served_plan import ServedPlan
+from meshwright.planner.serving.served_plan import ServedPlan, answers
 from meshwright.planner.serving.serving_search import ServingPlans
 from meshwright.reports.chart.chart import Chart, Series, chart_svg
 from meshwright.reports.chart.drawing import PAGE
@@ -17,13 +17,13 @@ from meshwright.specs.units import counted, format_seconds
 
 WIDTH, HEIGHT = 1080, 420  # pixels, as wide as a page
 BEATEN, BEST = 5, 0  # places of their colours
-CROWDED = (0.2, 0.05)  # of the picture's width and height: names nearer than that are one text
+CROWDED = (0.15, 0.05)  # of the picture's width and height: names nearer than that are one text
 
 
 def load_chart(found: ServingPlans, title: str = "") -> Chart:
-    """Every plan that served the busiest time, or, where only one was asked for, the whole load. Of those that none beats in
-    both each is named once."""
-    plans = [each for each in found.ranked or found if _tpot_s(each) == _tpot_s(each)]
+    """Every plan that served the busiest time, or, where only one was asked for, the whole load; what is no answer to it is
+    left out. Of those that none beats in both each is named once."""
+    plans = [each for each in answers(found.ranked or found) if _tpot_s(each) == _tpot_s(each)]
     front = undominated(plans)
     others = [each for each in plans if each not in front]
     series = [_cloud("beaten in both by another", others, BEATEN)] if others else []
@@ -31,7 +31,7 @@ def load_chart(found: ServingPlans, title: str = "") -> Chart:
         x, y = [_good(each) for each in front], [_tpot_s(each) for each in front]
         edge = Series("", x, y, "steps", place=BEST, dashed=True)
         series.insert(0, edge)
-    series.append(_cloud("beaten in both by none", front, BEST, _names(front)))
+    series.append(_cloud("beaten in both by none", front, BEST, _names(front, plans)))
     return Chart(
         series, title, "good requests a second of each device", "time per output token, median", y_unit="s",
         width=WIDTH, height=HEIGHT,
@@ -60,8 +60,8 @@ def load_report(found: ServingPlans, rows: Sequence[dict[str, Any]], head: str) 
         figures.append(Figure("a million tokens", f"{money:.2f} USD", "of output, all devices paid for"))
     of = "in the load's busiest time" if found.ranked else "under the load"
     note = (
-        f"Every plan {of}. Further right and lower is better. Blue plans are beaten by no other in both. Point at a mark to "
-        "see its plan."
+        f"Every plan {of} that is good for at least half as many requests as the best. Further right and lower is "
+        "better. Blue plans are beaten by no other in both. Point at a mark to see its plan."
     )
     drawn = chart_svg(load_chart(found), PAGE, standalone=False)
     return Report(
@@ -90,12 +90,12 @@ def _tpot_s(each: ServedPlan) -> float:
     return each.report.tpot_s["p50"]
 
 
-def _names(plans: Sequence[ServedPlan]) -> list[str]:
-    """Of each its name; those that would stand over each other are one text at the first."""
+def _names(plans: Sequence[ServedPlan], drawn: Sequence[ServedPlan]) -> list[str]:
+    """Of each its name; those that would stand over each other are one text at the first. `drawn`: all in the picture."""
     if not plans:
         return []
     places = np.array([(_good(each), _tpot_s(each)) for each in plans])
-    room = np.maximum(np.ptp(places, axis=0), 1e-9) * CROWDED
+    room = np.maximum(np.ptp([(_good(each), _tpot_s(each)) for each in drawn], axis=0), 1e-9) * CROWDED
     groups: list[list[int]] = []
     for number in range(len(plans)):
         near = [own for own in groups if (np.abs(places[own[0]] - places[number]) < room).all()]

@@ -77,11 +77,16 @@ def _known(figures: Any) -> dict[str, float | None]:
     return {name: value if value == value else None for name, value in figures.items()}
 
 
+def answers(found: Sequence[ServedPlan]) -> list[ServedPlan]:
+    """Without those that serve less than half of what another does: these are no answer to the same load."""
+    best = max((each.report.goodput_per_s for each in found), default=0.0)
+    return [each for each in found if each.report.goodput_per_s >= LEAST_SHARE * best]
+
+
 def by_front(found: Sequence[ServedPlan]) -> list[ServedPlan]:
     """Those first that no other beats in goodput, devices and time per token, the most goodput first; then those that only
-    they beat, and so on. What serves less than half of what another does is no answer to the same load, and left out."""
-    best = max((each.report.goodput_per_s for each in found), default=0.0)
-    left = [each for each in found if each.report.goodput_per_s >= LEAST_SHARE * best]
+    they beat, and so on. What is no answer is left out."""
+    left = answers(found)
     ordered: list[ServedPlan] = []
     while left:
         front = [each for each in left if not any(_beats(other, each) for other in left)]
