@@ -40,9 +40,7 @@ def load_chart(found: ServingPlans, title: str = "") -> Chart:
 
 def write_load_svg(found: ServingPlans, path: Path) -> None:
     """The picture as a file."""
-    title = (
-        f"{found.model} on {found.cluster}: {counted(len(found.ranked) or len(found), 'plan')} under a load"
-    )
+    title = f"{found.model} on {found.cluster}, under a load"
     path.write_text(chart_svg(load_chart(found, title)) + "\n", encoding="utf-8")
 
 
