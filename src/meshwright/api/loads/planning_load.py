@@ -44,7 +44,7 @@ def plan_load(
         requests: their file, or they themselves by arrival.
         slo: within which a request is good; 2 s to the first token and 100 ms for each other, where nothing is said.
         fix: what is decided: tp, pp, ep, attention_dp, replicas, num_prefill, max_batch_tokens, max_sequences, router,
-            block_tokens, weights, sums, step, dtype. With tp and replicas nothing else is varied.
+            block_tokens, weights, sums, step, decoder, dtype. With tp and replicas nothing else is varied.
         clients: so many, each of whom sends its next request when its last has ended; 0: requests come at their times.
         planner: another search than ours: a name of `meshwright list serving_planners`, or ./mine.py:NAME.
         step_table: False simulates every batch as its program.

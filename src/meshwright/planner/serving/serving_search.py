@@ -18,6 +18,7 @@ from meshwright.planner.serving.serving_space import (
     replica_counts,
     variants,
 )
+from meshwright.serving.decoder.decoder import decoder_of
 from meshwright.serving.fleet.fleet import serve
 from meshwright.serving.fleet.serving_plan import ServingPlan
 from meshwright.serving.loop.report import LatencyObjective, LoadReport
@@ -26,6 +27,7 @@ from meshwright.serving.request.request import Request
 from meshwright.serving.simulated.forward_program import ForwardProgram
 from meshwright.serving.simulated.parted.rounded_steps import RoundedSteps
 from meshwright.serving.simulated.parted.serving_step import step_named
+from meshwright.serving.simulated.proposed.simulated_decoder import SimulatedDecoder
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.simulated.step_model import EveryStep, StepModel
 from meshwright.serving.simulated.step_table import StepTable, TableError
@@ -229,4 +231,6 @@ class ServingSearch:
 
     def _assumptions(self, plan: ServingPlan) -> tuple[str, ...]:
         said = dict.fromkeys((*self.cluster.assumptions, *self.steps_of(plan)[0].assumptions))
-        return (*(line for line in said if "backward" not in line), *cost_assumptions(self.cluster))
+        proposed = SimulatedDecoder.of(decoder_of(plan.decoder))
+        told = () if proposed is None else (proposed.assumption,)
+        return (*(line for line in said if "backward" not in line), *told, *cost_assumptions(self.cluster))

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
+from meshwright.serving.decoder.decoder import ONE_TOKEN, decoder_of
 from meshwright.serving.fleet.serving_plan import ServingPlan
 from meshwright.serving.simulated.forward_program import ACTIVATIONS
 from meshwright.serving.simulated.parted.serving_step import WHOLE, step_named
@@ -17,7 +18,7 @@ from meshwright.specs.model.model import ModelSpec
 
 LAYOUT = tuple(each.name for each in fields(ReplicaLayout))
 CHOICES = tuple(each.name for each in fields(ServingPlan) if each.name != "layout")
-NAMED = ("router", "weights", "sums", "step")
+NAMED = ("router", "weights", "sums", "step", "decoder")
 BATCH_TOKENS, SEQUENCES = (512, 2048, 8192), (64, 256, 1024)  # that are tried: from latency to throughput
 LOWERED_TOKENS = 16  # of the plan by which a layout is tried
 
@@ -32,6 +33,7 @@ def check_fixed(fix: Mapping[str, Any]) -> None:
         if name not in NAMED and (type(value) is not int or value < (0 if name == "num_prefill" else 1)):
             raise PlanError(f"{name} is {value!r}", allowed="a whole number from 1")
     step_named(str(fix.get("step", WHOLE)))
+    decoder_of(str(fix.get("decoder", ONE_TOKEN)))
 
 
 def layouts(model: ModelSpec, cluster: ClusterSpec, fix: Mapping[str, Any]) -> list[ReplicaLayout]:

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import pairwise
 
 from meshwright.costs.roofline import LINK_EFFICIENCY
+from meshwright.serving.decoder.decoder import decoder_of
 from meshwright.serving.engine.engine import INFINITY
 from meshwright.serving.fleet.clients import serve_clients
 from meshwright.serving.fleet.replica import SimulatedReplica
@@ -21,6 +22,7 @@ from meshwright.serving.request.request import Request
 from meshwright.serving.routing.router import Router
 from meshwright.serving.simulated.batch_shape import BatchShape
 from meshwright.serving.simulated.forward_program import ForwardProgram
+from meshwright.serving.simulated.proposed.simulated_decoder import SimulatedDecoder, draft_program
 from meshwright.serving.simulated.replica_memory import check_neighbours, replica_memory, token_bytes
 from meshwright.serving.simulated.step_model import StepModel
 from meshwright.specs.error import PlanError
@@ -47,12 +49,17 @@ def serve(
     come when they say). Raises OutOfMemoryError where the model does not fit, PlanError for clients of prompts apart."""
     limits = plan.limits(max_model_tokens)
     check_neighbours(program, plan.replicas)
-    num_blocks = replica_memory(program, limits, plan.block_tokens).num_blocks
+    decoder = decoder_of(plan.decoder)
+    draft = draft_program(decoder, program)
+    simulated = SimulatedDecoder.of(decoder, draft)
+    num_blocks = replica_memory(program, limits, plan.block_tokens, beside=draft).num_blocks
     steps.step(BatchShape.of((), 1, 1))  # a table is made when it is first asked: before the loops are timed
 
     def replicas(number: int, is_prefilled: bool = False) -> list[SimulatedReplica]:
         return [
-            SimulatedReplica(steps, num_blocks, plan.block_tokens, limits, plan.layout.pp, is_prefilled)
+            SimulatedReplica(
+                steps, num_blocks, plan.block_tokens, limits, plan.layout.pp, is_prefilled, simulated
+            )
             for _ in range(number)
         ]
 

@@ -17,6 +17,7 @@ from meshwright.serving.policy.limits import Limits
 from meshwright.serving.policy.scheduler import Scheduler
 from meshwright.serving.policy.sequence import Sequence
 from meshwright.serving.request.request import Request
+from meshwright.serving.simulated.proposed.simulated_decoder import SimulatedDecoder
 from meshwright.serving.simulated.simulated_engine import SimulatedEngine
 from meshwright.serving.simulated.step_model import StepModel
 
@@ -63,12 +64,14 @@ class SimulatedReplica:
 
     def __init__(
         self, steps: StepModel, num_blocks: int, block_tokens: int, limits: Limits, num_lanes: int = 1,
-        is_prefilled: bool = False,
+        is_prefilled: bool = False, decoder: SimulatedDecoder | None = None,
     ) -> None:  # fmt: skip
         kind = PrefilledScheduler if is_prefilled else Scheduler
         self.pool = BlockPool(num_blocks, block_tokens)
-        self.scheduler = kind(ContinuousBatching(), self.pool, limits, num_lanes=num_lanes)
-        self.engine = SimulatedEngine(self.scheduler, steps, num_lanes)
+        self.scheduler = kind(
+            ContinuousBatching(), self.pool, limits, None, num_lanes, decoder.num_tokens if decoder else 0
+        )
+        self.engine = SimulatedEngine(self.scheduler, steps, num_lanes, decoder)
         self.arrivals, self.clock, self.log = RoutedArrivals(), VirtualClock(), RequestLog()
         self.loop = ServingLoop(self.scheduler, self.engine, self.arrivals, self.clock, [self.log])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from meshwright.serving.decoder.decoder import ONE_TOKEN
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.request.request_file import BLOCK_TOKENS
 from meshwright.serving.routing.router import ROUTERS, USUAL_ROUTER
@@ -20,7 +21,7 @@ class ServingPlan:
     """One decision. `num_prefill` of the replicas compute prompts alone and send their keys and values to the others (0:
     every replica does both). `weights`: where those of a replica lie, a name in this slot. `sums`: how the terms
     of tensor parallelism are summed (`specs/cluster/summing`). `step`: how a replica runs the rows of a
-    step, a name in this slot."""
+    step, a name in this slot. `decoder`: what a step gives those who decode, a name in this slot."""
 
     layout: ReplicaLayout
     replicas: int = 1
@@ -32,6 +33,7 @@ class ServingPlan:
     weights: str = RESIDENT
     sums: str = RING
     step: str = WHOLE
+    decoder: str = ONE_TOKEN
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or not 0 <= self.num_prefill < self.replicas:
@@ -60,7 +62,8 @@ class ServingPlan:
         fetched = f" {self.weights}" if self.weights != RESIDENT else ""
         summed = f" sums={self.sums}" if self.sums != RING else ""
         step = f" {self.step}" if self.step != WHOLE else ""
-        return f"{times}{self.layout.name}{apart}{fetched}{summed}{step}"
+        proposed = f" {self.decoder}" if self.decoder != ONE_TOKEN else ""
+        return f"{times}{self.layout.name}{apart}{fetched}{summed}{step}{proposed}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, degrees first."""

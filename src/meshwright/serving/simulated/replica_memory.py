@@ -42,9 +42,14 @@ class ReplicaMemory:
 
 
 def replica_memory(
-    program: ForwardProgram, limits: Limits, block_tokens: int, used_share: float = USED_SHARE
+    program: ForwardProgram,
+    limits: Limits,
+    block_tokens: int,
+    used_share: float = USED_SHARE,
+    beside: ForwardProgram | None = None,
 ) -> ReplicaMemory:
-    """How many blocks fit. Raises OutOfMemoryError where weights and steps leave none."""
+    """How many blocks fit; each holds those of a second model `beside` it, too, of one stage as this one. Raises
+    OutOfMemoryError where weights and steps leave none."""
     plan, device = program.plan, program.cluster.devices[0]
     stages = plan.stages()
     size = dtype_bytes(program.dtype)
@@ -53,6 +58,10 @@ def replica_memory(
     if program.fetches:
         weights = [round(each.held_bytes) for each in program.fetches]
     blocks = [_token_bytes(program, layers) * block_tokens for layers in stages]
+    if beside is not None:
+        (whole,) = beside.plan.stages()
+        weights[0] += size * num_weights(beside, whole)
+        blocks[0] += _token_bytes(beside, whole) * block_tokens
     own_bytes = GROUP_BYTES if plan.num_devices > 1 else ALONE_BYTES
     step_bytes = _step_bytes(plan, limits) + (own_bytes if device.machine.has_streams else 0.0)
     room = [used_share * device.memory_bytes - own - step_bytes for own in weights]

@@ -6,11 +6,13 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from meshwright.serving.engine.engine import INFINITY, Ended, StepResult
+from meshwright.serving.engine.engine import INFINITY, Ended, Speculated, StepResult
 from meshwright.serving.policy.batch import Batch
 from meshwright.serving.policy.scheduler import Scheduler
 from meshwright.serving.policy.sequence import Sequence
 from meshwright.serving.simulated.batch_shape import BatchShape
+from meshwright.serving.simulated.forward_program import StepTime
+from meshwright.serving.simulated.proposed.simulated_decoder import SimulatedDecoder
 from meshwright.serving.simulated.step_model import StepModel
 
 
@@ -18,13 +20,20 @@ class SimulatedEngine:
     """One replica. Batches of its lanes go through its stages one behind the other: the next one may enter when the one
     before has left the slowest stage.
 
-    A sequence ends with the tokens that its request got when it was recorded, or that it may get at most.
+    A sequence ends with the tokens that its request got when it was recorded, or that it may get at most. With a decoder,
+    it gets as many of them in a step as are accepted.
     """
 
     depth = 1
 
-    def __init__(self, scheduler: Scheduler, steps: StepModel, num_lanes: int = 1) -> None:
-        self.num_lanes = num_lanes
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        steps: StepModel,
+        num_lanes: int = 1,
+        decoder: SimulatedDecoder | None = None,
+    ) -> None:
+        self.num_lanes, self._decoder = num_lanes, decoder
         self._scheduler, self._steps = scheduler, steps
         self._results: deque[StepResult] = deque()
         self._lanes = [_Endings() for _ in range(num_lanes)]
@@ -36,13 +45,7 @@ class SimulatedEngine:
         self._take_note(batch, lane)
         start_s = now_s if now_s > self._free_s else self._free_s
         if batch.chunks or batch.repeats == 1:
-            step = self._steps.step(
-                BatchShape.of(
-                    [(chunk.start, chunk.num_tokens) for chunk in batch.chunks],
-                    batch.num_decodes,
-                    batch.decode_context,
-                )
-            )
+            step = self._timed(batch)
             num, end_s = 1, start_s + step.latency_s
             self._free_s = start_s + step.period_s
         else:
@@ -50,8 +53,9 @@ class SimulatedEngine:
             num, seconds = self._steps.run(batch.num_decodes, batch.decode_context, most, until_s - start_s)
             end_s = self._free_s = start_s + seconds
         self._last_end_s = end_s = max(end_s, self._last_end_s)  # no batch overtakes another
+        speculated = self._speculated(batch, lane)
         ended = [Ended(each, "length", _num_output(each)) for each in lane.advance(num)]
-        self._results.append(StepResult(batch, start_s, end_s, num, ended))
+        self._results.append(StepResult(batch, start_s, end_s, num, ended, (), speculated))
 
     def poll(self) -> StepResult:
         """The first that was submitted: it ends first."""
@@ -77,6 +81,24 @@ class SimulatedEngine:
 
     def close(self) -> None:
         """It holds nothing."""
+
+    def _timed(self, batch: Batch) -> StepTime:
+        chunks = [(chunk.start, chunk.num_tokens) for chunk in batch.chunks]
+        shape = BatchShape.of(chunks, batch.num_decodes, batch.decode_context)
+        if self._decoder is None:
+            return self._steps.step(shape)
+        return self._decoder.step(self._steps, shape, batch.num_proposed)
+
+    def _speculated(self, batch: Batch, lane: _Endings) -> list[Speculated]:
+        """What is accepted of what is proposed to the decodes of a batch."""
+        if self._decoder is None or not batch.num_proposed:
+            return []
+        found = []
+        for sequence in batch.decodes:
+            length = self._scheduler.length(sequence)
+            num = self._decoder.num_accepted(sequence, length, batch.num_proposed)
+            found.append(Speculated(sequence, batch.num_proposed, lane.hasten(sequence, num)))
+        return found
 
     def _take_note(self, batch: Batch, lane: _Endings) -> None:
         """Who of a batch ends when."""
@@ -122,6 +144,15 @@ class _Endings:
     def leave(self, sequence: Sequence) -> None:
         """It does not end here."""
         self._ends.pop(sequence, None)
+
+    def hasten(self, sequence: Sequence, num_tokens: int) -> int:
+        """It gets so many tokens more in this step, at most as many as it lacks; how many."""
+        end = self._ends[sequence]
+        num = min(num_tokens, end - self._step)
+        if num:
+            self._ends[sequence] = end - num
+            heappush(self._heap, (end - num, sequence.order, sequence))
+        return num
 
     def num_steps_left(self) -> int:
         """From this step to the one in which the first ends, both counted."""

@@ -1,0 +1,1 @@
+"""Steps that verify proposed tokens, on paper: what they take, and how many tokens come of them."""
