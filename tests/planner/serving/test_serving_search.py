@@ -120,6 +120,7 @@ def test_simulated_steps_say_what_the_table_says() -> None:
         ({"tp": 2, "replicas": 2}, "fits on 2 devices"),
         ({"tp": 3}, "tp"),
         ({"replicas": 0}, "replicas is 0"),
+        ({"tp": 2, "replicas": 1, "sums": "star"}, "sums=star on"),
     ],
 )
 def test_what_cannot_be_fixed_is_refused(fix: dict[str, Any], said: str) -> None:

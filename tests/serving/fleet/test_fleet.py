@@ -214,3 +214,8 @@ def test_a_plan_that_cannot_be_is_refused() -> None:
         replace(ONE, replicas=2, num_prefill=2)
     with pytest.raises(UnknownNameError, match="least_loaded"):
         replace(ONE, router="least_load")
+
+
+def test_fetched_weights_and_parts_of_a_step_are_not_planned_together() -> None:
+    with pytest.raises(PlanError, match="weights=moon with step=parts"):
+        ServingPlan(ReplicaLayout(), weights="moon", step="parts")

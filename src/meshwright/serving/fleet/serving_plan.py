@@ -42,6 +42,11 @@ class ServingPlan:
                 allowed="at least one replica, and one that does not only prefill",
             )
         check_sums(self.sums)
+        if self.weights != RESIDENT and self.step != WHOLE:
+            raise PlanError(
+                f"weights={self.weights} with step={self.step}",
+                allowed="one of them: what parts of a step wait for weights is not known",
+            )
         if self.router not in ROUTERS:
             raise UnknownNameError("router", self.router, ROUTERS)
 

@@ -152,9 +152,8 @@ class ForwardProgram:
     def _simulated(self, batch: BatchShape) -> StepTime:
         asked, prices = self.asked, self._prices(batch)
         factor, host_s = self.overhead.device_factor, self.overhead.host_s
-        beside_s = (
-            host_s if self.layout.pp == 1 else 0.0
-        )  # of several stages one computes while the host works
+        # Of several stages one computes while the host works.
+        beside_s = host_s if self.layout.pp == 1 else 0.0
         _, (start,), (end,) = replay(
             asked.wiring, np.array([cost.seconds for cost in prices]), np.array([cost.latency_s for cost in prices]),
             asked.question_of_row, host=self.cluster.machine.host,
