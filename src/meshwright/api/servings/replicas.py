@@ -9,7 +9,7 @@ from socket import socket
 from typing import Any
 
 from meshwright.api.servings.adapter_options import AdapterOptions
-from meshwright.api.servings.engine_choice import EngineChoice
+from meshwright.api.servings.engine_choice import SIMULATED, EngineChoice
 from meshwright.api.servings.opened_model import device_of, engine_of, folder_of, name_of
 from meshwright.api.servings.replica import told_of
 from meshwright.api.servings.serving import Announce, ServerOptions
@@ -35,6 +35,8 @@ def places(model: Any, choice: EngineChoice, num: int) -> tuple[EngineChoice, tu
 
     Raises SpecError where there are fewer GPUs than replicas want, or one is named for all.
     """
+    if choice.engine == SIMULATED:
+        return choice, (ReplicaPlace(),) * num
     if engine_of(folder_of(model), choice) == "openvino" or device_of(choice.device).startswith("cpu"):
         if choice.num_threads:
             return choice, (ReplicaPlace(),) * num

@@ -110,12 +110,15 @@ def name_of_model(reference: str | Path) -> str:
 def text_of(reference: str | Path, choice: EngineChoice) -> LocalText:
     """Of the tokenizer that was named, or of the model's folder; of a preset, which has none, of bytes."""
     from meshwright.serving.text.local_text import LocalText
+    from meshwright.serving.text.template_source import found_template
     from meshwright.serving.text.tokenizer import TOKENIZER_FILE, ByteTokenizer
 
     found = hub_config_path(str(reference))
     folder = Path(reference) if Path(reference).is_dir() else found.parent if found else None
     if choice.tokenizer is None and (folder is None or not (folder / TOKENIZER_FILE).is_file()):
-        return LocalText(ByteTokenizer())
+        template = choice.chat_template
+        where = folder or (template and template.parent)
+        return LocalText(ByteTokenizer(), found_template(where, template) if where else None)
     return LocalText.of_folder(choice.tokenizer or folder or Path(), choice.chat_template)
 
 
