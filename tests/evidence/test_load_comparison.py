@@ -37,6 +37,12 @@ def test_a_server_that_falls_behind_needs_more_replicas_and_more_money() -> None
     assert "$5.00 in place of $3.00" in found.meaning[2]
 
 
+def test_a_first_token_that_is_later_than_steps_explain_is_told() -> None:
+    measured = {**told(1.2), "ttft_s": {"p50": 1.9, "p90": 2.0, "p99": 3.0}}
+    assert "first token takes 1.90 x" in LoadComparison.of(PLAN, measured).meaning[1]
+    assert "first token" not in " ".join(LoadComparison.of(PLAN, told(1.2)).meaning)
+
+
 def test_failed_requests_are_told_and_decide_percentiles() -> None:
     measured = told(num_finished=15)
     measured["ttft_s"] = {"p50": 1.0, "p90": NEVER, "p99": None}

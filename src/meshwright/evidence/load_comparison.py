@@ -101,6 +101,11 @@ class LoadComparison:
                 f"a token takes {factor:.2f} x as long as {self.plan} says"
                 + (": as predicted" if abs(factor - 1) <= ALIKE else "")
             )
+        first = self.figure("ttft_s p50").ratio
+        if factor and first and first > factor * (1 + ALIKE):
+            found.append(
+                f"the first token takes {first:.2f} x as long, which is not the steps: prompts, queues, the way there"
+            )
         if self.has_kept_up:
             found.append("the load was kept up with: how much more would be is not measured")
         else:
