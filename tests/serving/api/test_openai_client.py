@@ -216,8 +216,3 @@ def test_what_a_chat_cannot_be_is_refused(client: openai.OpenAI, body: dict[str,
     with pytest.raises(openai.BadRequestError) as refused:
         client.post("/chat/completions", body=asked, cast_to=object)
     assert words in str(refused.value)
-
-
-def test_embeddings_are_refused_by_name(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="it has no embeddings"):
-        client.embeddings.create(model="said", input="a")
