@@ -61,13 +61,20 @@ class SpeculatingEngine(RunnerEngine):
 
     def _proposed(self, batch: Batch) -> list[Continuation]:
         """To every decode: what its grammar lets follow of what the decoder proposes."""
-        asked = [self._asked(sequence, batch.num_proposed) for sequence in batch.decodes]
-        found = iter(self._proposer.propose([each for each in asked if each is not None]))
-        proposals = [Continuation() if each is None else next(found) for each in asked]
-        for place, (sequence, proposal) in enumerate(zip(batch.decodes, proposals, strict=True)):
-            num = self._sampler.num_allowed(self._row_of[sequence], proposal.token_ids)
-            proposals[place] = proposal.first(num)
-        return proposals
+        places = [self._asked(sequence, batch.num_proposed) for sequence in batch.decodes]
+        asked = [place for place in places if place is not None]
+        found = {
+            place.sequence: self._cut(place, proposal)
+            for place, proposal in zip(asked, self._proposer.propose(asked), strict=True)
+        }
+        return [found.get(sequence, Continuation()) for sequence in batch.decodes]
+
+    def _cut(self, place: ProposalPlace, proposal: Continuation) -> Continuation:
+        """As far as there is room for it, a model knows its tokens, and the grammar lets them follow."""
+        token_ids = proposal.token_ids[: place.most]
+        size = self.runner.vocabulary_size
+        known = next((at for at, token in enumerate(token_ids) if not 0 <= token < size), len(token_ids))
+        return proposal.first(self._sampler.num_allowed(self._row_of[place.sequence], token_ids[:known]))
 
     def _asked(self, sequence: Sequence, most: int) -> ProposalPlace | None:
         """What there is room for: in its blocks, and before its last token, which is not computed."""

@@ -53,5 +53,5 @@ def test_a_bias_that_adds_something_is_not_left_out(tmp_path: Path) -> None:
 def test_they_are_not_trained(tmp_path: Path) -> None:
     their_model(FAMILIES["llama"], tmp_path / "made")
     packed, _ = quantised(tmp_path / "made", "awq", tmp_path)
-    with pytest.raises(SpecError, match="quantization_config"):
+    with pytest.raises(SpecError, match="quantised by awq are served, not trained"):
         HuggingFaceSource(packed, open_served(packed).model)

@@ -20,6 +20,7 @@ from meshwright.serving.sampling.grammar.grammars import MOST_CHARACTERS, MOST_K
 from meshwright.serving.sampling.inverse_draw import NO_TOKEN
 from meshwright.serving.sampling.output_end import is_last
 from meshwright.serving.sampling.sampler import Sampler
+from meshwright.serving.sampling.token_adjustment import NothingAllowed
 from meshwright.specs.error import SpecError
 
 WORDS = ['{"', '": ', '"name', "true", "12", '", "', "é".encode()[:1], b"a\xc3", "no", "yes", "  "]
@@ -123,6 +124,17 @@ def test_outputs_of_one_grammar_do_not_know_each_other(grammars) -> None:
     one.accept(ord("b"))
     assert one.is_complete and np.flatnonzero(one.allowed()).tolist() == list(VOCABULARY.end_ids)
     assert not other.is_complete and len(other.allowed()) == V
+
+
+def test_how_many_proposals_may_follow_is_asked_without_going_on(grammars) -> None:
+    mask = grammars.mask_of(SamplingParameters(grammar="regex:ab[cd]"))
+    a, b, c, d = (VOCABULARY.tokens.index(letter) for letter in (b"a", b"b", b"c", b"d"))
+    mask.accept(a)
+    assert [mask.num_allowed(each) for each in ([b, d], [b, a], [c], [b, c, d], [])] == [2, 1, 0, 2, 0]
+    fork = mask.fork()
+    fork.accept(b)
+    assert (mask.num_allowed([b]), fork.num_allowed([b]), fork.num_allowed([c])) == (1, 0, 1)
+    assert NothingAllowed(V).num_allowed([a]) == 0
 
 
 def test_behind_a_token_that_does_not_match_nothing_is_allowed(grammars) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from meshwright.executor.data.tokenization import TOKENIZER_FILE, FileTokenization
 from meshwright.executor.models.weights.parameter_map import NameMap, parameter_shapes
 from meshwright.executor.models.weights.weights_folder import SHARD_BYTES, WeightsFolder, write_folder
-from meshwright.serving.stored.quantisation import without_quantisation
+from meshwright.serving.stored.quantisation import method_of, without_quantisation
 from meshwright.specs.config.export import check_weights_config, config_from_model
 from meshwright.specs.config.source import load_model
 from meshwright.specs.data_text import json_of
@@ -73,6 +73,11 @@ class HuggingFaceSource:
         config = read_config(folder)
         if weights is not None:
             config = without_quantisation(config)
+        elif method := method_of(config):
+            raise SpecError(
+                f"{os.fspath(folder)}: weights quantised by {method} are served, not trained",
+                allowed="a folder in float32, bfloat16 or float16",
+            )
         check_weights_config(config, str(config.get("model_type")), str(Path(folder) / "config.json"))
         _check_same(model.base, load_model(Path(folder)), folder)
         self.map = names or NameMap(model)
