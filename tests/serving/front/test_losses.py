@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx2 as httpx
 import pytest
+from tests.serving.api.test_faults import children_of
 from tests.serving.front.conftest import TOLD, FrontServed, fronting, replicas_of
 
 from meshwright.serving.front.forwarding import REPLICA
@@ -21,6 +22,16 @@ from meshwright.specs.error import SpecError, UnknownNameError
 
 pytestmark = pytest.mark.slow
 NUM = 2
+STARTING = """
+from tests.serving.front.conftest import replicas_of
+from meshwright.serving.api.http.api_key import ApiKeys
+from meshwright.serving.api.http.server import Address, answer_until_told
+from meshwright.serving.api.limit import ServerLimits
+from meshwright.serving.front.front import front_of
+address = Address(port=0)
+served = front_of(replicas_of(2), ServerLimits(), ApiKeys())
+answer_until_told(served, address, address.listen(), print)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +161,25 @@ def test_a_replica_ends_with_its_front(tmp_path: Path) -> None:
     assert json.loads(process.stdout.readline())["num_tokens"] > 0
     process.stdin.close()
     assert process.wait(20) == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
+def test_a_front_that_is_told_to_end_while_it_starts_leaves_nothing(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    """No process, no socket and no word of what it had not yet done."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    children: list[int] = []
+    while len(children) < 2:
+        assert process.poll() is None
+        time.sleep(0.01)
+        children = children_of(process.pid)
+    process.send_signal(number)
+    said, errors = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert said == "" and "never retrieved" not in errors
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children) and not list(tmp_path.iterdir())

@@ -140,12 +140,14 @@ class Replicas:
     async def _start_all(self) -> None:
         """At once; the first that fails ends it."""
         starting = [asyncio.create_task(self._start(each)) for each in self._replicas]
-        done, left = await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
-        for each in left:
-            each.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-        for each in done:
-            each.result()
+        try:
+            done, _ = await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
+            for each in done:
+                each.result()
+        finally:
+            for each in starting:
+                each.cancel()
+            await asyncio.gather(*starting, return_exceptions=True)
 
     async def _start(self, replica: _Replica) -> None:
         replica.status, replica.num_starts = "starting", replica.num_starts + 1

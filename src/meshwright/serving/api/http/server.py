@@ -30,6 +30,7 @@ LOOK_S = 0.05  # between looks whether all is answered
 CLOSING_S = 5.0  # for connections to take their last bytes
 KEEP_ALIVE_S = 15.0  # that an idle connection is kept
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+TERMINATED = 128 + signal.SIGTERM  # the exit code that shells know
 LOG = logging.getLogger(__name__)
 
 
@@ -182,6 +183,28 @@ async def _serve(
     served: ServedApp, address: Address, listening: socket.socket, announce: Callable[[], None]
 ) -> None:
     server = DrainingServer(config_of(served.app, served.limits, address))
+    loop, starting, is_ended = asyncio.get_running_loop(), asyncio.current_task(), False
+    assert starting is not None
+
+    def end() -> None:  # while it starts; Ctrl-C does the same by itself
+        nonlocal is_ended
+        is_ended = True
+        starting.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, end)
+    try:
+        async with served.around:
+            await _answer(server, served, listening, announce)
+    except asyncio.CancelledError:
+        if is_ended:
+            raise SystemExit(TERMINATED) from None
+        raise
+
+
+async def _answer(
+    server: DrainingServer, served: ServedApp, listening: socket.socket, announce: Callable[[], None]
+) -> None:
+    """Until a signal, and then until what runs has ended."""
     told = asyncio.Event()
 
     def stop() -> None:
@@ -189,20 +212,19 @@ async def _serve(
         server.should_exit = server.force_exit
         told.set()
 
-    async with served.around:  # what ends it while it starts is nobody's request
-        for each in SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(each, stop)
-        serving = asyncio.create_task(server.serve([listening]))
-        while not server.started and not serving.done():
-            await asyncio.sleep(LOOK_S / 10)
-        announce()
-        waiting = asyncio.create_task(told.wait())
-        await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if not serving.done():
-            await _drain(server, served)
-        server.should_exit = True
-        await serving
+    for each in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(each, stop)
+    serving = asyncio.create_task(server.serve([listening]))
+    while not server.started and not serving.done():
+        await asyncio.sleep(LOOK_S / 10)
+    announce()
+    waiting = asyncio.create_task(told.wait())
+    await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if not serving.done():
+        await _drain(server, served)
+    server.should_exit = True
+    await serving
 
 
 async def _drain(server: DrainingServer, served: ServedApp) -> None:
