@@ -49,6 +49,12 @@ def test_float8_weights_leave_more_room_for_blocks_of_the_same_size() -> None:
     assert found.block_bytes == 16 * 80 * 2 * 4 * 128 * 2
 
 
+def test_stages_without_attention_keep_nothing_and_count_for_nothing() -> None:
+    """Four layers on eight stages: as many blocks as the fullest of the others has room for."""
+    found = replica_memory(of_model(1, 8), LIMITS, 16)
+    assert found.num_blocks > 0 and found.block_bytes == 16 * 2 * 8 * 128 * 2
+
+
 def test_groups_that_attend_for_themselves_keep_attention_whole_and_their_own_blocks() -> None:
     """Of 80 blocks of a 70B model, 2 x 8192 x 8192 and 2 x 8192 x 1024 numbers of attention: half of them more on each of two
     devices. A block has all 8 heads of keys, and there are those of both devices."""

@@ -65,7 +65,9 @@ def replica_memory(
     own_bytes = GROUP_BYTES if plan.num_devices > 1 else ALONE_BYTES
     step_bytes = _step_bytes(plan, limits) + (own_bytes if device.machine.has_streams else 0.0)
     room = [used_share * device.memory_bytes - own - step_bytes for own in weights]
-    num_blocks = min(int(left / each) for left, each in zip(room, blocks, strict=True)) * layout.attention_dp
+    # a stage without attention keeps nothing of a token, and has to fit all the same
+    num_blocks = min(int(left / (each or 1.0)) for left, each in zip(room, blocks, strict=True))
+    num_blocks *= layout.attention_dp
     if num_blocks < 1:
         raise OutOfMemoryError(
             f"a replica of {layout.name} of {program.model.name} needs "
