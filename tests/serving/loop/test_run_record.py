@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.serving.case import LIMITS, check_books
 from tests.serving.engine.test_runner_engine import BLOCK_TOKENS, requests_of
@@ -11,6 +12,7 @@ from tests.serving.hash_runner import HashRunner
 from tests.serving.told_engine import ToldEngine
 
 from meshwright.serving.block.block_pool import BlockPool
+from meshwright.serving.engine.runner import StepInputs
 from meshwright.serving.engine.runner_engine import RunnerEngine
 from meshwright.serving.loop.arrivals import RecordedArrivals
 from meshwright.serving.loop.clock import VirtualClock, WallClock
@@ -95,17 +97,26 @@ def test_who_was_ended_is_ended_again() -> None:
     assert [step.decision for step in again.steps] == [step.decision for step in record.steps]
 
 
+class BreakingRunner(HashRunner):
+    """Fails in its fifth step."""
+
+    def forward(self, inputs: StepInputs) -> np.ndarray:
+        """As the others, until then."""
+        if self.num_forwards == 4:
+            self.failing = RuntimeError("a wheel came off")
+        return super().forward(inputs)
+
+
 def test_a_record_ends_where_an_engine_fails_and_what_it_has_is_decided_again() -> None:
     record, runners = RunRecord(), list[HashRunner]()
 
     def start(clock: WallClock) -> tuple[Scheduler, RunnerEngine]:
-        runners.append(HashRunner(NUM_BLOCKS, BLOCK_TOKENS, NUM_HOST_BLOCKS))
+        kind = HashRunner if runners else BreakingRunner
+        runners.append(kind(NUM_BLOCKS, BLOCK_TOKENS, NUM_HOST_BLOCKS))
         return scheduler(), RunnerEngine(runners[-1], clock.now_s, ENDS, 1)
 
     with Service(start, observers=[record]) as service:
         first = service.submit(Request("first", 3, 40, prompt=[7, 8, 9]))
-        next(iter(first))
-        runners[0].failing = RuntimeError("a wheel came off")
         assert [delta.finish_reason for delta in first][-1] == "error"
         num_steps = len(record.steps)
         assert list(service.submit(Request("second", 3, 5, prompt=[9, 8, 7])))
