@@ -1,12 +1,15 @@
 """A real run of the serving loop decided again in virtual time: the same decisions, and steps that take as long.
 
-    python benchmarks/serve_replay.py [--model FOLDER] [--requests 40] [--rate 4] [--dtype float32]
+    python benchmarks/serve_replay.py [--model FOLDER] [--requests 40] [--rate 4] [--dtype float32] [--clock wall]
 
-A Llama of random weights (or the model of --model) serves drawn requests that arrive at random times, with torch. The
-run is recorded, and so is one of another load before it, on whose steps the costs of a step are fitted; then the run is
-served again by the simulated engine. One JSON line: whether all decisions are the same, in the same order; the median
-and 90th percentile of how far off the seconds of steps are; the same of the null, which takes every step for as long as
-the median of the other load's; and the seconds of all steps, simulated over measured.
+A Llama of random weights (or the model of --model) serves drawn requests that arrive at random times, with torch. The run is
+recorded, and so are two of other loads, one before and one behind it, on whose steps the costs of a step are fitted; then the
+run is served again by the simulated engine. With `--clock cpu` (one thread) time is what the process computes, and nobody
+waits for requests: other work on the machine then slows steps down by caches and clocks only, not by its turns.
+
+One JSON line: whether all decisions are the same, in the same order; the median and 90th percentile of how far off the
+seconds of steps are; the same of the null, which takes every step for as long as the median of the other loads'; and the
+seconds of all steps, simulated over measured.
 """
 
 from __future__ import annotations
@@ -15,9 +18,12 @@ import argparse
 import json
 import random
 import tempfile
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from meshwright import __version__
@@ -28,7 +34,7 @@ from meshwright.serving.block.block_pool import BlockPool
 from meshwright.serving.engine.runner import Runner
 from meshwright.serving.engine.runner_engine import RunnerEngine
 from meshwright.serving.loop.arrivals import RecordedArrivals
-from meshwright.serving.loop.clock import VirtualClock, WallClock
+from meshwright.serving.loop.clock import Clock, VirtualClock, WallClock
 from meshwright.serving.loop.run_record import RunRecord, replay
 from meshwright.serving.loop.serving_loop import ServingLoop
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
@@ -61,12 +67,30 @@ def scheduler() -> Scheduler:
     return Scheduler(ContinuousBatching(), BlockPool(NUM_BLOCKS, BLOCK_TOKENS), LIMITS)
 
 
-def recorded_run(runner: Runner, requests: list[Request]) -> RunRecord:
+class CpuClock:
+    """Seconds that this process computed, and those that it was told to wait."""
+
+    def __init__(self) -> None:
+        self._waited_s = -time.process_time()
+
+    def now_s(self) -> float:
+        """What time it is."""
+        return self._waited_s + time.process_time()
+
+    def reach(self, time_s: float) -> None:
+        """Wait until then, without waiting."""
+        self._waited_s += max(0.0, time_s - self.now_s())
+
+
+def recorded_run(runner: Runner, requests: list[Request], clock: Clock) -> RunRecord:
     """What the real engine did."""
-    clock, record = WallClock(), RunRecord()
+    record = RunRecord()
     engine = RunnerEngine(runner, clock.now_s)
     ServingLoop(scheduler(), engine, RecordedArrivals(requests), clock, [record]).run()
     return record
+
+
+CLOCKS: Mapping[str, Callable[[], Clock]] = {"wall": WallClock, "cpu": CpuClock}
 
 
 def misses(predicted: np.ndarray, measured: np.ndarray) -> dict[str, float]:  # type: ignore[type-arg]
@@ -75,9 +99,9 @@ def misses(predicted: np.ndarray, measured: np.ndarray) -> dict[str, float]:  # 
     return {"median": round(float(np.median(off)), 4), "p90": round(float(np.quantile(off, 0.9)), 4)}
 
 
-def compared(calibration: RunRecord, record: RunRecord) -> dict[str, object]:
-    """A run beside its replay, with the costs of another."""
-    known, at = watched_steps(calibration), scheduler()
+def compared(before: RunRecord, record: RunRecord, behind: RunRecord) -> dict[str, object]:
+    """A run beside its replay, with the costs of two others."""
+    known, at = [*watched_steps(before), *watched_steps(behind)], scheduler()
     steps = WatchedSteps.of(known)
     again = replay(record, at, SimulatedEngine(at, steps), VirtualClock())
     measured = np.array([seconds for _, seconds in watched_steps(record)])
@@ -100,15 +124,22 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=40)
     parser.add_argument("--rate", type=float, default=4.0)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
     asked = parser.parse_args()
+    if asked.clock == "cpu":
+        torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as made:
         if not asked.model:
             LlamaForCausalLM(LlamaConfig(**SIZES)).save_pretrained(made)
         options = RunnerOptions(dtype=asked.dtype, num_blocks=NUM_BLOCKS, block_tokens=BLOCK_TOKENS)
         runner = TorchRunner(open_served(Path(asked.model or made)), options)
         runs = [
-            recorded_run(runner, drawn_requests(asked.requests, asked.rate, runner.vocabulary_size, seed))
-            for seed in (1, 2)
+            recorded_run(
+                runner,
+                drawn_requests(asked.requests, asked.rate, runner.vocabulary_size, seed),
+                CLOCKS[asked.clock](),
+            )
+            for seed in (1, 2, 3)
         ]
         runner.close()
         print(json.dumps(compared(*runs)))

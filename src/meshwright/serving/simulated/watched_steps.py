@@ -1,13 +1,15 @@
 """WatchedSteps: how long steps take on an engine that was watched, as a sum of what each step computes.
 
-Seconds are a fixed part and so much a token of prompts, a pair of such a token and one that it sees, a decode, a token that
-decodes see; none of these is below zero. A run of one engine on one machine is enough, and says nothing of others.
+Seconds are a line in the rows of a step that bends where they double (one row is another kernel than two, and few rows cost
+as their weights do), and so much a prompt's token, a pair of such a token and one that it sees, a decode, a token that
+decodes see; no slope is below zero. A run of one engine on one machine is enough, and says nothing of others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 from scipy.optimize import nnls
@@ -15,16 +17,19 @@ from scipy.optimize import nnls
 from meshwright.serving.loop.run_record import RecordedStep, RunRecord
 from meshwright.serving.simulated.batch_shape import BatchShape
 from meshwright.serving.simulated.forward_program import StepTime
+from meshwright.serving.simulated.step_surface import Line, at, doubling_nodes, line
 from meshwright.specs.error import SpecError
 
 LEAST_STEPS = 20
+ROUNDS = 20  # of weighing by what is missed
+LEAST_MISS = 0.02  # misses of less weigh alike
 
 
 @dataclass(frozen=True)
 class WatchedSteps:
-    """Seconds: of a step, of a prompt's token, of a pair, of a decode, of a token that decodes see."""
+    """Seconds: of a step by its rows, of a prompt's token, of a pair, of a decode, of a token that decodes see."""
 
-    fixed_s: float
+    rows: Line
     token_s: float
     pair_s: float
     decode_s: float
@@ -32,28 +37,37 @@ class WatchedSteps:
 
     @classmethod
     def of(cls, watched: Iterable[tuple[BatchShape, float]]) -> WatchedSteps:
-        """The sums that miss steps least, by their relative errors. Raises SpecError for fewer than `LEAST_STEPS` steps."""
+        """The sums that miss steps least, by the mean of their relative errors: a step that was held up counts as one, not as
+        how long it was held up. Raises SpecError for fewer than `LEAST_STEPS` steps."""
         steps = [(shape, seconds) for shape, seconds in watched if seconds > 0.0]
         if len(steps) < LEAST_STEPS:
             raise SpecError(f"{len(steps)} steps were watched", allowed=f"{LEAST_STEPS} or more")
-        parts = np.array([_parts(shape) for shape, _ in steps], np.float64)
+        nodes = doubling_nodes(1, max(shape.num_tokens for shape, _ in steps))
+        parts = np.array([(*_rises(shape.num_tokens, nodes), *_sums(shape)) for shape, _ in steps])
         seconds = np.array([each for _, each in steps])
-        scales = parts.max(axis=0).clip(1.0)
-        found, _ = nnls(parts / scales / seconds[:, None], np.ones(len(steps)))
-        return cls(*(found / scales).tolist())
+        scales = parts.max(axis=0)
+        scales[scales == 0.0] = 1.0
+        shares = parts / scales / seconds[:, None]
+        weights = np.ones(len(steps))
+        for _ in range(ROUNDS):
+            found, _ = nnls(shares * weights[:, None], weights)
+            weights = 1.0 / np.sqrt(np.abs(shares @ found - 1.0).clip(LEAST_MISS))
+        *rises, token_s, pair_s, decode_s, context_s = (found / scales).tolist()
+        return cls(line(nodes, [*accumulate(rises)]), token_s, pair_s, decode_s, context_s)
 
     def step(self, batch: BatchShape) -> StepTime:
         """Of one batch."""
-        costs = (self.fixed_s, self.token_s, self.pair_s, self.decode_s, self.context_s)
-        seconds = sum(cost * number for cost, number in zip(costs, _parts(batch), strict=True))
+        costs = (self.token_s, self.pair_s, self.decode_s, self.context_s)
+        seconds = at(self.rows, batch.num_tokens)
+        seconds += sum(cost * number for cost, number in zip(costs, _sums(batch), strict=True))
         return StepTime(seconds, seconds)
 
     def run(self, num_decodes: int, num_context: int, most: int, span_s: float) -> tuple[int, float]:
         """See `StepModel`."""
         seconds, number = 0.0, 0
         while number == 0 or (number < most and seconds < span_s):
-            context = num_context + number * num_decodes
-            seconds += self.fixed_s + self.decode_s * num_decodes + self.context_s * context
+            shape = BatchShape(0, 0, 0, num_decodes, num_context + number * num_decodes)
+            seconds += self.step(shape).latency_s
             number += 1
         return number, seconds
 
@@ -81,6 +95,15 @@ def _shape(step: RecordedStep, record: RunRecord, lengths: dict[tuple[str, int],
     return BatchShape.of([chunk[2:] for chunk in step.chunks], len(step.decodes), context)
 
 
-def _parts(shape: BatchShape) -> tuple[float, ...]:
-    """One number a cost."""
-    return 1.0, shape.chunk_tokens, shape.chunk_pairs, shape.num_decodes, shape.num_context
+def _rises(num_tokens: int, nodes: Sequence[float]) -> Iterator[float]:
+    """How much of each rise of the line a step has: all of the first, and of the others the share between their nodes; of the
+    last one more where it has more rows."""
+    yield 1.0
+    for number, (low, high) in enumerate(pairwise(nodes), 2):
+        share = (num_tokens - low) / (high - low)
+        yield max(0.0, share if number == len(nodes) else min(1.0, share))
+
+
+def _sums(shape: BatchShape) -> tuple[int, int, int, int]:
+    """One number for each other cost."""
+    return shape.chunk_tokens, shape.chunk_pairs, shape.num_decodes, shape.num_context
