@@ -81,9 +81,10 @@ def own_schedules() -> Mapping[str, Schedule]:
 
 
 def _costs() -> Mapping[str, Any]:
+    from meshwright.costs.kernel.curve import nearest_kernels
     from meshwright.costs.roofline import Roofline
 
-    return {"roofline": Roofline}
+    return {"roofline": Roofline, "nearest_kernels": nearest_kernels}
 
 
 SLOTS: Mapping[str, Slot] = {

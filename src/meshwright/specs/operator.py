@@ -40,8 +40,9 @@ class Operator:
         attention    (batch, heads, kv_heads, sequence, head_dim, causal): causal is 0 where every key is seen,
                      1 where those up to the query's own are, w > 1 where the last w of these are; head_dim is
                      the mean of a query's and a value's width where they differ (latent attention)
-        cached_attention (sequences, heads, kv_heads, keys, head_dim, window): one new token of each sequence, which reads
-                     so many cached keys and values (the mean of the sequences; of a window at most its own, 0: no window)
+        cached_attention (sequences, heads, kv_heads, keys, head_dim, window, bytes): one new token of each sequence, which
+                     reads so many cached keys and values (the mean of the sequences; of a window at most its own, 0: no
+                     window), numbers of so many bytes
         elementwise  (rows, columns) of the result
         activation   (rows, columns) of the result: GELU, or SiLU (or GELU) of a gate times up
         norm         (rows, columns)

@@ -9,7 +9,14 @@ import pytest
 
 from meshwright.costs.collective.nccl import NcclCollectives
 from meshwright.costs.kernel.chip import Columns
-from meshwright.costs.kernel.curve import BACKWARD_PRODUCTS, BACKWARD_RATE, GpuKernels, gpu_costs
+from meshwright.costs.kernel.curve import (
+    BACKWARD_PRODUCTS,
+    BACKWARD_RATE,
+    GpuKernels,
+    gpu_costs,
+    nearest_family,
+    nearest_kernels,
+)
 from meshwright.costs.kernel.grid import CorrectionGrid, corners
 from meshwright.costs.kernel.moe import balanced_loads, power_law_loads
 from meshwright.costs.kernel.packaged import load_kernel_profile
@@ -305,3 +312,22 @@ def test_what_was_prepared_together_is_what_each_is_asked_for_alone(
     together.prepare(asked)
     monkeypatch.setattr(GpuKernels, "_evaluated", None)  # nothing is evaluated again
     assert [together.operator(*each) for each in asked] == expected
+
+
+def test_a_chip_without_a_table_borrows_the_curves_of_the_nearest_one() -> None:
+    """By FLOPs a byte; one with a relative keeps its own. A product that fills the chip scales by the peaks, one that waits
+    for memory by the bandwidths."""
+    cards = Cluster("1xRTX-PRO-6000")
+    card, own = cards.devices[0], load_device("b200")
+    near = nearest_kernels(cards)
+    assert nearest_family(card) == near.family == "b200" and nearest_family(load_device("l40s")) == "h100"
+    assert nearest_kernels(Cluster("1xA100-80")).family == "a100"
+    lender = nearest_kernels(Cluster("1xB200"))
+    for operator, ratio in (
+        (matmul(8192, 8192, 8192), own.flops_per_s["bfloat16"] / card.flops_per_s["bfloat16"]),
+        (matmul(1, 16384, 16384), own.memory_bandwidth_bytes_per_s / card.memory_bandwidth_bytes_per_s),
+    ):
+        seconds = [each.operator(operator, "bfloat16").seconds for each in (near, lender)]
+        assert seconds[0] / seconds[1] == pytest.approx(ratio, rel=0.2)
+    assert near.operator(matmul(64, 4096, 4096), "bfloat16").basis == "extrapolated"
+    assert "B200" in near.assumptions[0] and "scaled to RTX-PRO-6000" in near.assumptions[0]

@@ -8,11 +8,14 @@ import pytest
 from tests.serving.simulated_case import of_8b as program
 from tests.serving.simulated_case import program as of_model
 
+from meshwright.costs.kernel.curve import nearest_kernels
 from meshwright.costs.roofline import LINK_EFFICIENCY
 from meshwright.ir.table import Work
+from meshwright.serving.policy.limits import Limits
 from meshwright.serving.simulated.batch_shape import BatchShape
 from meshwright.serving.simulated.forward_program import ForwardProgram
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
+from meshwright.serving.simulated.replica_memory import replica_memory
 from meshwright.serving.simulated.step_overhead import StepOverhead
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.cluster.summing import sum_s
@@ -216,3 +219,24 @@ def test_sums_as_a_star_or_around_a_ring_on_slow_links() -> None:
 def test_where_a_library_chooses_how_to_sum_nobody_else_does() -> None:
     with pytest.raises(PlanError, match="sums=star on"):
         replace(program(2), sums="star").step(ONE)
+
+
+def test_keys_and_values_of_one_byte_halve_blocks_and_what_decodes_read() -> None:
+    """Linear layers stay as they are; a block of the same tokens takes half of the memory."""
+    narrow = replace(program(), cache_dtype="float8")
+    batch = BatchShape.of((), 64, 64 * 4000)
+    (wide,), (read,) = (operators(of.works(batch), "cached_attention") for of in (program(), narrow))
+    assert read.bytes == pytest.approx(wide.bytes / 2, rel=0.02)
+    assert operators(narrow.works(batch), "matmul") == operators(program().works(batch), "matmul")
+    assert narrow.step(batch).latency_s < program().step(batch).latency_s
+    blocks = [replica_memory(of, Limits(), 16).block_bytes for of in (program(), narrow)]
+    assert blocks[1] == blocks[0] / 2
+
+
+def test_works_and_messages_cost_what_is_handed_over() -> None:
+    """Instead of what the cluster says, and its assumptions are told."""
+    cards = Cluster("1xRTX-PRO-6000")
+    costs = nearest_kernels(cards)
+    said = replace(program(), cluster=cards, priced_by=costs)
+    assert said.assumptions == costs.assumptions
+    assert said.step(MIXED).latency_s > 1.3 * program().step(MIXED).latency_s

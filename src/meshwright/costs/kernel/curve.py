@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import log
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from meshwright.costs.kernel.attention import MOST_SHARING, UNSHARED
 from meshwright.costs.kernel.chip import Chip, Columns
 from meshwright.costs.kernel.gemm import RESULT_BYTES
 from meshwright.costs.kernel.moe import Loads
-from meshwright.costs.kernel.packaged import load_kernel_profile
+from meshwright.costs.kernel.packaged import FITTED, load_kernel_profile
 from meshwright.costs.kernel.profile import KernelCurve, KernelProfile, Shape
 from meshwright.costs.roofline import HOST_LINK_BYTES_PER_S, MATMUL_EFFICIENCY, UNCERTAINTY, Roofline
 from meshwright.ir.table import Exchange, Work
@@ -88,12 +89,14 @@ class GpuKernels:
         float8_recipe: which of the profile's float8 curves prices products: "fp8" (cast per tensor inside),
             "fp8_static" (no cast) or "fp8_block" (blockwise scales).
         has_casts: the tables' casts of the left matrix are part of a float8 product; False: somebody counts them apart.
+        family: whose curves; empty: those of the device's own family.
     """
 
     device: DeviceSpec
     links: CommunicationModel
     float8_recipe: str = "fp8"
     has_casts: bool = True
+    family: str = ""
     _estimates: dict[tuple[Operator, str], KernelEstimate] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -104,7 +107,7 @@ class GpuKernels:
     _is_same: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        family = family_of(self.device)
+        family = self.family or family_of(self.device)
         if family is None:
             raise SpecError(
                 f"no kernels were measured on a relative of {self.device.name}",
@@ -252,12 +255,13 @@ class GpuKernels:
         self, batch: int, heads: int, kv_heads: int, keys: int, head_dim: int, dtype: str = "bfloat16"
     ) -> KernelEstimate:
         """Attention of one new token of each of `batch` sequences to `keys` cached ones, the cache in 16 bits."""
-        return self._on_curve(self._generation((batch, heads, kv_heads, keys, head_dim, 0), dtype))
+        return self._on_curve(self._generation((batch, heads, kv_heads, keys, head_dim, 0, 2), dtype))
 
     def _generation(self, dims: tuple[int, ...], dtype: str) -> Shape:
-        """Attention of one new token of each sequence, through a window where the last of `dims` is above 0."""
-        names = ("batch", "heads", "kv_heads", "keys", "head_dim", "window")
-        sizes = dict(zip(names, map(float, dims), strict=True)) | {"cache_bytes": 2.0}
+        """Attention of one new token of each sequence, through a window where that of `dims` is above 0; their last are the
+        bytes of a cached number."""
+        names = ("batch", "heads", "kv_heads", "keys", "head_dim", "window", "cache_bytes")
+        sizes = dict(zip(names, map(float, dims), strict=True))
         group = sizes["heads"] / sizes["kv_heads"]
         suffix = UNSHARED if group == 1 or group > MOST_SHARING else ""
         return Shape("generation_attention", dtype, sizes, self._with_curve("generation_attention"), suffix)
@@ -352,6 +356,30 @@ def roofline_of(cluster: ClusterSpec) -> tuple[Roofline, tuple[str, ...]]:
         return Roofline(cluster), ()
     message = f"messages are priced by curves fitted on collectives measured on {cluster.devices[0].name}"
     return Roofline(cluster, links=NcclCollectives(cluster)), (message,)
+
+
+def nearest_family(device: DeviceSpec) -> str:
+    """The measured chip with the most similar balance: 16-bit FLOP/s over bytes/s of memory."""
+
+    def balance(flops_per_s: float, bytes_per_s: float) -> float:
+        return log(flops_per_s / bytes_per_s)
+
+    own = balance(device.peak_flops_per_s("bfloat16"), device.memory_bandwidth_bytes_per_s)
+    chips = {name: load_kernel_profile(name).chip for name in FITTED}
+    return min(
+        chips,
+        key=lambda name: abs(
+            own - balance(chips[name].flops_per_s["bfloat16"], chips[name].memory_bytes_per_s)
+        ),
+    )
+
+
+def nearest_kernels(cluster: ClusterSpec) -> GpuKernels:
+    """Of GPUs that have no measured relative: the curves of the nearest chip, scaled by the data sheets' peaks and
+    bandwidths; messages by their curves where those were measured."""
+    device = cluster.devices[0]
+    links = NcclCollectives(cluster) if has_measured_links(device) else Roofline(cluster)
+    return GpuKernels(device, links, family=family_of(device) or nearest_family(device))
 
 
 def gpu_costs(cluster: ClusterSpec) -> tuple[GpuKernels | Roofline, tuple[str, ...]]:

@@ -51,11 +51,16 @@ def cached_heads(attention: Attention, tp: int) -> CachedHeads:
 
 
 def serving_operators(
-    plan: Plan, step: ChainStep, batch: BatchShape, weight_bytes: int, attention_dp: int = 1
+    plan: Plan,
+    step: ChainStep,
+    batch: BatchShape,
+    weight_bytes: int,
+    attention_dp: int,
+    cache_bytes: int,
 ) -> tuple[Operator, ...]:
     """What one step of a stage's chain runs for a batch, on one device. `weight_bytes`: of a number of the matrices, and of
     what they are multiplied with; results are in the plan's format. ``attention_dp``: groups of devices that attend for
-    sequences of their own."""
+    sequences of their own. ``cache_bytes``: of a number of a key or value."""
     is_shared_out = step.name == ATTENTION and attention_dp > 1
     batch = batch.share(attention_dp) if is_shared_out else batch
     rows = batch.num_rows if step.name in ON_WANTED_ROWS else batch.num_tokens
@@ -67,7 +72,7 @@ def serving_operators(
     found: list[Operator] = []
     for operator in step_operators(plan, shape, step, "F"):
         if operator.kind == "attention":
-            found += attention_operators(plan, max(0, step.block), batch, shape.tp)
+            found += attention_operators(plan, max(0, step.block), batch, shape.tp, cache_bytes)
         elif operator.kind == "grouped_matmul":
             found.append(of_touched_experts(operator, shape.element_bytes, weight_bytes))
         elif operator.kind == "matmul":
@@ -97,8 +102,11 @@ def of_touched_experts(operator: Operator, element_bytes: int, weight_bytes: int
     return replace(operator, bytes=num_bytes, shape=(touched, max(1, -(-round(rows) // touched)), n, k))
 
 
-def attention_operators(plan: Plan, block: int, batch: BatchShape, tp: int) -> tuple[Operator, ...]:
-    """Attention of one block, whose heads `tp` devices share: of all chunks, and of all decodes.
+def attention_operators(
+    plan: Plan, block: int, batch: BatchShape, tp: int, cache_bytes: int
+) -> tuple[Operator, ...]:
+    """Attention of one block, whose heads `tp` devices share: of all chunks, and of all decodes, which read numbers of
+    `cache_bytes`.
 
     Chunks of T tokens that see P pairs in all are priced as equal sequences of the same tokens and pairs: T^2 / 2P of them,
     at least one. A window leaves every token at most its own length.
@@ -123,10 +131,10 @@ def attention_operators(plan: Plan, block: int, batch: BatchShape, tp: int) -> t
     if batch.num_decodes:
         keys = max(1, round(batch.num_context / batch.num_decodes))
         seen = min(keys, attention.window) if attention.window else keys
-        num_bytes = (
-            batch.num_decodes * (seen * cached.numbers_per_token + 2 * cached.heads * cached.width) * size
-        )
+        own = 2 * cached.heads * cached.width * size
+        num_bytes = batch.num_decodes * (seen * cached.numbers_per_token * cache_bytes + own)
         flops = PRODUCTS * batch.num_decodes * seen * cached.heads * cached.width
         dims = (batch.num_decodes, cached.heads, cached.kv_heads, keys, cached.width, attention.window)
+        dims = (*dims, cache_bytes)
         found.append(Operator("cached_attention", flops, num_bytes, dims, label="decodes"))
     return tuple(found)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshwright.costs.cost import Cost
-from meshwright.costs.kernel.curve import GpuKernels, gpu_costs
+from meshwright.costs.kernel.curve import gpu_costs
 from meshwright.costs.roofline import Roofline
 from meshwright.ir.table import Exchange, Kind, Work
 from meshwright.ir.timing.replay import replay
@@ -61,8 +61,9 @@ class StepTime(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class ForwardProgram:
     """One replica's step. Attributes: model, cluster (its first devices), layout, the format of linear layers (of all else,
-    too, unless it is float8), what an engine adds to kernels, where weights lie (a name in the slot `weights`), and how the
-    terms of tensor parallelism are summed (`specs/cluster/summing`).
+    too, unless it is float8), what an engine adds to kernels, where weights lie (a name in the slot `weights`), how the
+    terms of tensor parallelism are summed (`specs/cluster/summing`), the format of keys and values (empty: as of
+    activations), and what prices works and messages (None: what the cluster says).
 
     Where weights are fetched a step is one of a row of equal steps, with every stage always busy: blocks for the next one
     come during this one."""
@@ -74,6 +75,8 @@ class ForwardProgram:
     overhead: StepOverhead = StepOverhead()
     weights: str = RESIDENT
     sums: str = RING
+    cache_dtype: str = ""
+    priced_by: Any = None
     _known: dict[BatchShape, StepTime] = field(default_factory=dict, init=False, repr=False)
     _ready: dict[BatchShape, tuple[Work, ...]] = field(default_factory=dict, init=False, repr=False)
 
@@ -90,7 +93,7 @@ class ForwardProgram:
         """Ask for the kernels of many batches at once, where curves price them: a thousand shapes take little longer than
         one, and `step` then finds them."""
         costs = self.costs
-        if isinstance(costs, GpuKernels):
+        if hasattr(costs, "prepare"):
             self._ready.update({batch: self.works(batch) for batch in batches if batch not in self._known})
             works = (work for own in self._ready.values() for work in own)
             costs.prepare(dict.fromkeys((each, work.dtype) for work in works for each in work.operators))
@@ -124,6 +127,11 @@ class ForwardProgram:
     def costs(self) -> Any:
         """What prices its works and messages."""
         return self._costs[0]
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of a number of a key or value."""
+        return dtype_bytes(self.cache_dtype or self.plan.dtype)
 
     def works(self, batch: BatchShape) -> tuple[Work, ...]:
         """Of the program's table of works: what each does for a batch."""
@@ -176,7 +184,9 @@ class ForwardProgram:
 
     def operators(self, step: ChainStep, batch: BatchShape) -> tuple[Operator, ...]:
         """Kernels of one step of a chain for a batch, on one device."""
-        return serving_operators(self.plan, step, batch, dtype_bytes(self.dtype), self.layout.attention_dp)
+        return serving_operators(
+            self.plan, step, batch, dtype_bytes(self.dtype), self.layout.attention_dp, self.cache_bytes
+        )
 
     def _work(self, steps: Mapping[ChainStep, int], batch: BatchShape) -> Work:
         found: list[Operator] = []
@@ -191,6 +201,8 @@ class ForwardProgram:
     @cached_property
     def _costs(self) -> tuple[Any, tuple[str, ...]]:
         """What prices works and messages, and what it assumes."""
+        if self.priced_by is not None:
+            return self.priced_by, tuple(getattr(self.priced_by, "assumptions", ()))
         if self.cluster.costs:
             told = f"works and messages cost what {self.cluster.costs} says"
             return resolve("costs", self.cluster.costs)(self.cluster), (told,)

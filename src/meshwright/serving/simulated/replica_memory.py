@@ -124,7 +124,7 @@ def _token_bytes(program: ForwardProgram, layers: StageLayers) -> float:
     model, tp = program.model, program.layout.attention_tp
     first, last = layers.first_block, layers.first_block + layers.num_blocks
     cached = (cached_heads(model.layers[block].attention, tp) for block in range(first, last))
-    return float(sum(each.numbers_per_token for each in cached) * dtype_bytes(program.plan.dtype))
+    return float(sum(each.numbers_per_token for each in cached) * program.cache_bytes)
 
 
 def _step_bytes(plan: Plan, limits: Limits) -> float:

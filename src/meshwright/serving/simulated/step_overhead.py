@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from meshwright.specs.error import SpecError
 
 # Of vLLM 0.19 with Llama-3.1-8B on one RTX PRO 6000 (a public log of 300 requests by LLMServingSim's authors), fitted on the
-# first third of them, beside a factor of 1.05 for that chip's kernels, by benchmarks/fit/fit_serving.py. Scheduling, sampling
-# and the packing of inputs are in it, as far as they do not run beside the device's work.
+# first third of them, beside a factor of 1.05 for the roofline of the Workstation Edition's data sheet. With H100's curves
+# scaled to the Server Edition benchmarks/fit/fit_serving.py finds 4.0 ms and 1.15. Scheduling, sampling and the packing of
+# inputs are in it, as far as they do not run beside the device's work.
 HOST_S = 3.0e-3
 
 
