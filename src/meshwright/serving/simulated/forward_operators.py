@@ -134,7 +134,7 @@ def attention_operators(
         own = 2 * cached.heads * cached.width * size
         num_bytes = batch.num_decodes * (seen * cached.numbers_per_token * cache_bytes + own)
         flops = PRODUCTS * batch.num_decodes * seen * cached.heads * cached.width
-        dims = (batch.num_decodes, cached.heads, cached.kv_heads, keys, cached.width, attention.window)
-        dims = (*dims, cache_bytes)
-        found.append(Operator("cached_attention", flops, num_bytes, dims, label="decodes"))
+        heads = cached.heads, cached.kv_heads
+        shape = (batch.num_decodes, *heads, keys, cached.width, attention.window, cache_bytes)
+        found.append(Operator("cached_attention", flops, num_bytes, shape, label="decodes"))
     return tuple(found)
