@@ -86,6 +86,16 @@ def test_the_space_has_every_way_to_use_all_devices() -> None:
     assert [each.num_devices for each in space(job("4xH100", load(3), replicas=1, pp=1, tp=2))] == [2, 2]
 
 
+def test_nothing_is_left_out_where_no_bound_is_known() -> None:
+    """With a decoder a step gives several tokens, so a token has no least time; clients come when others are served; batches
+    that are simulated one by one have no table."""
+    requests = load(5)
+    assert bound_s(job("4xH100", requests), FIRST) > 0
+    assert bound_s(job("4xH100", requests), replace(FIRST, decoder="ngram")) == 0
+    assert bound_s(replace(job("4xH100", requests), num_clients=2), FIRST) == 0
+    assert bound_s(replace(job("4xH100", requests), has_table=False), FIRST) == 0
+
+
 @pytest.mark.slow
 def test_it_fills_the_slot_and_its_plans_serve_the_load() -> None:
     """Four at most, the soonest first."""

@@ -11,12 +11,14 @@ from typing import Any
 
 from meshwright.planner.serving.served_plan import ServedPlan
 from meshwright.planner.serving.serving_search import ServingSearch
+from meshwright.serving.decoder.decoder import ONE_TOKEN
 from meshwright.serving.fleet.serving_plan import ServingPlan
 from meshwright.serving.request.request import Request
 from meshwright.serving.simulated.batch_shape import BatchShape
 from meshwright.serving.simulated.forward_program import ACTIVATIONS
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.simulated.step_model import StepModel
+from meshwright.serving.simulated.step_table import StepTable
 from meshwright.specs.error import MeshwrightError, OutOfMemoryError, PlanError, SpecError
 
 NUM_SHOWN = 4  # of the plans, the fastest first
@@ -87,17 +89,17 @@ def _degrees(fix: Mapping[str, Any], number: int) -> Iterator[tuple[int, int, in
 
 
 def bound_s(search: ServingSearch, plan: ServingPlan) -> float:
-    """Seconds below which no schedule of this plan serves the load, from the first arrival to the last token; 0 where steps
-    are not from a table.
+    """Seconds below which no schedule of this plan serves the load, from the first arrival to the last token; 0 where
+    nothing is known of it: steps are not from a table, give several tokens, or clients wait.
 
     Of every step's time T(rows, decodes): the rows of all prompts and outputs take at least min T / rows each, so do decodes
     alone, and replicas share no better than evenly; and no request ends before it has had its own steps. Prompts that may be
     cached count as nothing.
     """
     requests = search.busiest_time
-    if not search.has_table or search.num_clients:
-        return 0.0
     steps = search.steps_of(plan)[1]
+    if not isinstance(steps, StepTable) or plan.decoder != ONE_TOKEN or search.num_clients:
+        return 0.0
     has_prefixes = any(each.block_keys for each in requests)
     least = min(each.num_prompt_tokens for each in requests)
     decode_s, decode_latency_s = _least_decode(steps, plan.max_sequences, least)
