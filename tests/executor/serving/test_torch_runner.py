@@ -66,6 +66,32 @@ def test_chunks_beside_decodes(case: Case) -> None:
         close(found, [their_logits(theirs, tokens[name][:high])[-1] for name, (_, high) in step.items()])
 
 
+def test_a_step_that_is_cut_is_the_whole_step(case: Case) -> None:
+    """Decodes and chunks beside each other, cut between sequences and within a chunk, in two to four parts: the same logits,
+    and the same keys and values for the step behind it. Rows are asked for in any order."""
+    _, runner = case
+    tokens = {name: prompt(40, seed) for seed, name in enumerate("abcd")}
+    first = [("a", tokens["a"][:11]), ("b", tokens["b"][:6]), ("c", tokens["c"][:20])]
+    mixed = [
+        ("a", tokens["a"][11:12]),
+        ("b", tokens["b"][6:7]),
+        ("c", tokens["c"][20:31]),
+        ("d", tokens["d"][:17]),
+    ]
+    last = [(name, tokens[name][at : at + 1]) for name, at in (("a", 12), ("b", 7), ("c", 31), ("d", 17))]
+    whole = ScatteredBlocks(runner, 5)
+    expected = [whole.step(*work, all_rows=True) for work in (first, mixed, last)]
+    for cuts in ((8,), (1, 5, 13, 22), (2, 13), (0, 30, 99)):
+        cut = ScatteredBlocks(runner, 6)
+        for work, logits in zip((first, mixed, last), expected, strict=True):
+            inputs = cut.inputs(work, all_rows=True)
+            inputs.rows = np.random.default_rng(7).permutation(inputs.rows)
+            found = runner.forward_cut(inputs, cuts)
+            np.testing.assert_allclose(found, logits[inputs.rows], rtol=0, atol=1e-5 * logits.std())
+            for name, own in work:
+                cut.lengths[name] += len(own)
+
+
 def test_shared_prefix_and_fork(case: Case) -> None:
     """Two readers of the same full blocks, and a copy of a partly filled one, which then differ."""
     theirs, runner = case

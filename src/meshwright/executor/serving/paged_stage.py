@@ -5,7 +5,7 @@ Shapes: T new tokens, E hidden size, R rows whose logits are asked for, V rows o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -144,15 +144,23 @@ class PagedStage:
 
     def forward(self, step: PackedStep, hidden_TE: Tensor | None = None) -> Tensor:
         """From tokens with the embedding, else from what the stage before gave: logits [R, V] with the head, else [T, E]."""
-        x = step.tokens_T if hidden_TE is None else hidden_TE
-        for block, part in self.parts.items():
-            x = self._fetched(block, x, step) if part is None else part(x, step)
+        (x,) = self.forward_in_turns((step,), None if hidden_TE is None else (hidden_TE,))
         return x
 
-    def _fetched(self, block: str, x: Tensor, step: PackedStep) -> Tensor:
-        """A part that is there while it computes."""
+    def forward_in_turns(
+        self, steps: Sequence[PackedStep], hidden: Sequence[Tensor] | None = None
+    ) -> list[Tensor]:
+        """`forward` of several steps, of which each runs a part of a layer before the next one does: later ones may read what
+        earlier ones write into the same blocks."""
+        xs = [step.tokens_T for step in steps] if hidden is None else list(hidden)
+        for block, part in self.parts.items():
+            xs = self._fetched(block, xs, steps) if part is None else _in_turns(part, xs, steps)
+        return xs
+
+    def _fetched(self, block: str, xs: Sequence[Tensor], steps: Sequence[PackedStep]) -> list[Tensor]:
+        """Of a part that is there while it computes."""
         assert self._window is not None, "some blocks are fetched"
-        return self._window.use(block, lambda weights: self._makers[block](weights)(x, step))
+        return self._window.use(block, lambda weights: _in_turns(self._makers[block](weights), xs, steps))
 
     @property
     def num_weight_bytes(self) -> int:
@@ -190,3 +198,8 @@ class PagedStage:
             if isinstance(part, PagedAttention | PagedFeedForward):
                 for matrix in part.matrices().values():
                     matrix.additions.pop(number, None)
+
+
+def _in_turns(part: Part, xs: Sequence[Tensor], steps: Sequence[PackedStep]) -> list[Tensor]:
+    """One part of all steps, one behind the other."""
+    return [part(x, step) for x, step in zip(xs, steps, strict=True)]

@@ -32,6 +32,7 @@ from meshwright.executor.serving.runner_options import (
 )
 from meshwright.executor.serving.served_model import ServedModel
 from meshwright.executor.serving.weight.stage_weights import num_held
+from meshwright.serving.engine.cut_inputs import cut_inputs
 from meshwright.serving.engine.runner import Pair, StepInputs
 from meshwright.serving.weight.weight_place import HEAD
 from meshwright.specs.cluster.computer import memory_available_bytes
@@ -74,6 +75,15 @@ class TorchRunner:
         with self._lock, torch.inference_mode():
             self._adapters.check(inputs.adapters)
             return self._logits.take(self.stage.forward(self.stage.packed(inputs)))
+
+    def forward_cut(self, inputs: StepInputs, cuts: Sequence[int]) -> NDArray[np.float32]:
+        """The same, of tokens that are cut at these numbers into parts which take turns at every part of a layer."""
+        with self._lock, torch.inference_mode():
+            self._adapters.check(inputs.adapters)
+            steps = [self.stage.packed(each) for each in cut_inputs(inputs, cuts, self.block_tokens)]
+            logits_RV = torch.cat(self.stage.forward_in_turns(steps))
+            order = torch.from_numpy(np.argsort(np.argsort(inputs.rows, kind="stable"), kind="stable"))
+            return self._logits.take(logits_RV[order.to(logits_RV.device)])
 
     def hidden_rows(self) -> NDArray[np.float32]:
         """See `EmbeddingRunner`."""

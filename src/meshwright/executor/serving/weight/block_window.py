@@ -6,15 +6,15 @@ import threading
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
 
 from meshwright.executor.serving.weight.stage_weights import StageWeights
 from meshwright.specs.error import ExecutionError
 
 Read = Callable[[str], StageWeights]
+Result = TypeVar("Result")
 
 
 class _Come(NamedTuple):
@@ -44,7 +44,7 @@ class BlockWindow:
         self._thread = threading.Thread(target=self._run, name="weights", daemon=True)
         self._thread.start()
 
-    def use(self, name: str, compute: Callable[[StageWeights], Tensor]) -> Tensor:
+    def use(self, name: str, compute: Callable[[StageWeights], Result]) -> Result:
         """What is computed with a block, the next one of the round. Behind it its memory is free, and another one may come.
 
         Raises ExecutionError where the block could not be read. Then, and where computing fails, the window is over: the next
