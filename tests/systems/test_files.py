@@ -25,6 +25,11 @@ FURTHER = {
         "strategy_price",  # our costs in place of its profiles
         "planner",  # the search on the models of users
     },
+    "nano_flow": {
+        "nano_batch",  # how a batch is cut
+        "pipeline",  # the nano-batches' kernels in time
+        "search",  # for both; the mechanism is the step that is made of them
+    },
     "skip_pipe": {
         "path_search",
         "published",

@@ -40,5 +40,5 @@ def _part(inputs: StepInputs, low: int, high: int, block_tokens: int) -> StepInp
         block_starts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
         max_context=int(contexts.max()),
         rows=rows,
-        adapters=tuple(inputs.adapters[each] for each in own) if inputs.adapters else (),
+        adapters=tuple(inputs.adapters[each] for each in own.tolist()) if inputs.adapters else (),
     )

@@ -1,0 +1,1 @@
+"""The system nano_flow: its card, its mechanism."""
