@@ -30,7 +30,7 @@ def steps(tp: int, pp: int = 1) -> NanoSteps:
     return found
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.sampled_from([(1, 1), (8, 1), (4, 2)]),
     st.integers(0, 1500),

@@ -22,11 +22,7 @@ from meshwright.specs.operator import Operator
 from meshwright.stage.chain.chain import ChainStep
 
 COMPUTE, MEMORY, NETWORK = RESOURCES = ("compute", "memory", "network")
-COMPUTE_BOUND = (
-    "matmul",
-    "grouped_matmul",
-    "attention",
-)  # kinds of operators; all others are bound by memory
+COMPUTE_BOUND = ("matmul", "grouped_matmul", "attention")  # operators; all others are bound by memory
 EVERYTHING = BatchShape(1, 1, 1, 1, 1)  # has every kernel that a step may have
 
 

@@ -20,9 +20,7 @@ from meshwright.systems.serving.nano_flow.nano_batch import DECODES, LinePeriod
 from meshwright.systems.serving.nano_flow.pipeline import NanoPipeline
 from meshwright.systems.serving.nano_flow.search import FoundPipeline, PipelineSearch
 
-LEAST_OTHER = (
-    0.05  # of a step: where less than that is not computed, a cut costs more products than it could win
-)
+LEAST_OTHER = 0.05  # of a step: where less is not computed, a cut costs more than it could win
 
 
 @dataclass(frozen=True)

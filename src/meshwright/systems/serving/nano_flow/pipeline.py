@@ -25,20 +25,22 @@ from meshwright.systems.serving.nano_flow.nano_batch import (
 )
 
 CHUNKS = "chunks"  # what serving calls attention of prompts' chunks: it reads keys of all earlier tokens
-FEWEST_LAID, MOST_LAID = (
-    2,
-    6,
-)  # repetitions of a period that are laid out; each further one takes as long as these differ by
+FEWEST_LAID, MOST_LAID = 2, 6  # repetitions of a period that are laid out; others take what these differ by
 # P(R) as the paper profiled them on an A100 (table 3; at 0.4 section 4.1.4). What is computed runs at its share.
 CURVES: Mapping[str, SpeedCurve] = {
     MEMORY: SpeedCurve(((0.1, 0.2), (0.2, 0.3), (0.4, 0.8), (0.8, 0.85), (0.9, 0.95))),
     NETWORK: SpeedCurve(((0.1, 0.3), (0.2, 0.5), (0.8, 0.9), (0.9, 1.0))),
 }
-COPY, COPY_SHARE = (
-    len(RESOURCES),
-    0.1,
-)  # blocks on their way to the host, by the smallest share that was profiled
+COPY = len(RESOURCES)  # the resource of blocks on their way to the host
+COPY_SHARE = 0.1  # of the device: the smallest that was profiled
+FULL, TINY, FOREVER = 1.0 + 1e-9, 1e-12, float("inf")
 Slot = tuple[int, Group]  # a place of the line and a nano-batch: what has a share of its own
+
+
+@cache
+def speed(resource: str, share: float) -> float:
+    """P(R) of a resource."""
+    return CURVES[resource].speed(share)
 
 
 class NanoPipeline:
@@ -49,6 +51,7 @@ class NanoPipeline:
         self.period, self._cut, self._copied_bytes = period, cut, copied_bytes
         self._batches = cut.batches(batch)
         self._near = near_attention(period.line.places)
+        self._graphs: dict[int, NanoGraph] = {}
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
@@ -105,10 +108,6 @@ class NanoPipeline:
                 seconds[operation] /= speed(resource, share)
         return graph.span(seconds, own)
 
-    @cached_property
-    def _graphs(self) -> dict[int, NanoGraph]:
-        return {}
-
     def _operations(self, laid: Sequence[int]) -> Iterator[NanoOperation]:
         """In line order: each waits for those of the place before that have tokens in common with it, attention of chunks
         for those of all earlier tokens, too: their keys and values."""
@@ -130,12 +129,6 @@ class NanoPipeline:
                     yield NanoOperation(COPY, copy_s, (-1, group), waits)
                     number += 1
             before = now
-
-
-@cache
-def speed(resource: str, share: float) -> float:
-    """P(R) of a resource."""
-    return CURVES[resource].speed(share)
 
 
 class NanoOperation(NamedTuple):
@@ -203,6 +196,3 @@ class NanoGraph(NamedTuple):
                         waiting[after] -= 1
                         if not waiting[after]:
                             heappush(queues[resources[after]], after)
-
-
-FULL, TINY, FOREVER = 1.0 + 1e-9, 1e-12, float("inf")

@@ -12,11 +12,9 @@ from meshwright.systems.serving.nano_flow.nano_batch import DECODES, TILE, Cut, 
 from meshwright.systems.serving.nano_flow.pipeline import NanoPipeline, Slot
 
 GRID = tuple(tenth / 10 for tenth in range(1, 11))  # shares that are tried: those of the paper's table
-FIRST = {
-    "decodes": 0.4,
-    "small": 0.4,
-    "network": 0.2,
-}  # where the search for shares begins: as in the paper's figure 6
+# Where the search for shares begins: as in the paper's figure 6.
+FIRST = {"decodes": 0.4, "small": 0.4, "network": 0.2}
+FOUR = 4  # nano-batches near attention where two are not enough
 NUM_REFINED = 4  # cuts of each number of nano-batches whose shares are searched
 HALVES = (0.4, 0.5, 0.6)  # where a nano-batch is cut once more
 ENOUGH = 1e-4  # of a step: what another round has to win
@@ -58,7 +56,7 @@ class PipelineSearch:
             (Cut((one, 1 - one), (1, 1), is_even) for one in sizes for is_even in (True, False)), batch
         )
         yield twos
-        if self.most > 2 and num_tiles >= self.most:
+        if min(self.most, num_tiles) >= FOUR:
             yield self._ranked((four for two in twos[:NUM_REFINED] for four in _in_halves(two)), batch)
 
     def _ranked(self, cuts: Iterable[Cut], batch: BatchShape) -> list[Cut]:

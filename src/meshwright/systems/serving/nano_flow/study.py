@@ -79,7 +79,7 @@ def wasted_per_end() -> float:
     requests = [Request(str(i), len(prompt), MOST_OUTPUT, 0.0, prompt) for i, prompt in enumerate(prompts)]
     log = RequestLog()
     with opened_runner() as runner:
-        counting = _Counting(runner)
+        counting = _CountedRunner(runner)
         scheduler = Scheduler(ContinuousBatching(), BlockPool(NUM_BLOCKS, BLOCK_TOKENS), Limits(64, 16, 512))
         clock = WallClock()
         engine = RunnerEngine(counting, clock.now_s, range(NUM_ENDS), depth=2)
@@ -91,7 +91,7 @@ def wasted_per_end() -> float:
     return (counting.num_tokens - needed) / len(log.records)
 
 
-class _Counting:
+class _CountedRunner:
     """A runner that counts the tokens which another computes."""
 
     def __init__(self, runner: TorchRunner) -> None:
