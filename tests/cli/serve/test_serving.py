@@ -248,7 +248,6 @@ def test_a_decoder_changes_no_answer(run: Runner, bytes_model: Path, decoder: st
         (("serve", "nothing", "--router", "round_robin"), "with one replica"),
         (("serve", "nothing", "--replicas", "2", "--router", "robin"), "round_robin"),
         (("serve", "nothing", "--replicas", "2"), "no folder of a model"),
-        (("serve", "nothing", "--replicas", "2", "--adapters-folder", "."), "would load adapters of its own"),
         (("serve", "nothing", "--config", "none.toml"), "none.toml cannot be read"),
         (("generate", "nothing"), "neither prompts nor a batch"),
         (("generate", "nothing", "--prompt", "a"), "no folder of a model"),

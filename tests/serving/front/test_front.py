@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -183,12 +184,17 @@ def test_a_queue_that_is_full_is_told_when_all_are() -> None:
         assert json.loads(refused.content)["error"]["code"] == "queue_full"
 
 
-def test_adapters_are_loaded_and_dropped_in_every_replica(tmp_path: Path) -> None:
+def test_adapters_are_loaded_and_dropped_in_every_replica_and_in_who_takes_its_place(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "adapter.txt").touch()
     with fronting(2, router="round_robin", adapters=str(tmp_path)) as front:
         body = {"lora_name": "loud", "lora_path": "one"}
         assert httpx.post(front.url + "/v1/load_lora_adapter", json=body).status_code == 200
+        said = [front.complete("SAY:yes|", model="loud").json()["choices"][0]["text"] for _ in range(4)]
+        assert said == ["YES"] * 4
+        os.kill(front.pid(0), signal.SIGKILL)
+        while front.wait_ready(2)[0]["num_starts"] < 2:
+            time.sleep(0.02)
         said = [front.complete("SAY:yes|", model="loud").json()["choices"][0]["text"] for _ in range(4)]
         assert said == ["YES"] * 4
         assert httpx.post(front.url + "/v1/load_lora_adapter", json=body).status_code == 400

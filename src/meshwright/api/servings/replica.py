@@ -50,7 +50,11 @@ def told_of(model: str | Path, groups: Mapping[str, Any], adapting: AdapterOptio
     return {
         "model": str(model),
         "trusts": TRUST.is_given,
-        "adapters": [(name, str(folder)) for name, folder in adapting.adapters],
+        "adapters": {
+            "adapters": [(name, str(folder)) for name, folder in adapting.adapters],
+            "folder": None if adapting.folder is None else str(adapting.folder),
+            "most": adapting.most,
+        },
         **{name: said_of(groups[name]) for name in GROUPS},
     }
 
@@ -63,8 +67,12 @@ def serve_front(told: Told, announce: Callable[[int], None]) -> Told:
         name=groups["server"].name, api_keys=groups["server"].api_keys, max_queue=groups["server"].max_queue,
         socket=Path(told["path"]),
     )  # fmt: skip
-    named = tuple((name, Path(folder)) for name, folder in told["adapters"])
-    adapting = AdapterOptions(named, most=max(1, len(named)))
+    said = told["adapters"]
+    adapting = AdapterOptions(
+        tuple((name, Path(folder)) for name, folder in said["adapters"]),
+        None if said["folder"] is None else Path(said["folder"]),
+        said["most"],
+    )
     return serve(
         told["model"],
         **{**groups, "server": server},

@@ -77,11 +77,6 @@ def serve_replicas(
     bounds: ServerLimits, adapting: AdapterOptions, address: Address, listening: socket, announce: Announce,
 ) -> dict[str, int]:  # fmt: skip
     """`serve` with several replicas; their figures summed. Raises what the first one says that cannot serve."""
-    if adapting.folder is not None:
-        raise SpecError(
-            f"--adapters-folder with {server.replicas} replicas: each would load adapters of its own",
-            allowed="--adapter NAME=FOLDER, which all have from the start",
-        )
     keys = keys_of(server.api_keys, os.environ)
     chosen, found = places(model, adapting.engine(choice), server.replicas)
     behind = ServerOptions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
@@ -12,12 +13,13 @@ import httpx2 as httpx
 from starlette.requests import Request as HttpRequest
 from starlette.types import Message, Receive, Scope, Send
 
-from meshwright.serving.api.error import NOT_FOUND, TOO_MANY, UNAVAILABLE, ApiError
+from meshwright.serving.api.error import BAD_REQUEST, NOT_FOUND, TOO_MANY, UNAVAILABLE, ApiError
 from meshwright.serving.api.http.event_stream import ClientGone, form_on, until_gone
 from meshwright.serving.api.limit import ServerLimits
 from meshwright.serving.front.prompt_keys import routed_request
-from meshwright.serving.front.replicas import Replicas
+from meshwright.serving.front.replicas import Change, Replicas
 
+LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"  # what changes replicas
 Headers = list[tuple[bytes, bytes]]
 Work = Callable[[Scope, bytes, Send], Coroutine[None, None, None]]
 MOST_LOSSES = 2  # replicas that may be lost under a request before it is given up: it may be what kills them
@@ -73,7 +75,7 @@ class Forwarding:
         await self._until_gone(scope, receive, send, self._look_up)
 
     async def tell_all(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """To every one that is ready: what it changes, all are to have."""
+        """To every one that is ready, and to those that become it: what it changes, all are to have."""
         await self._until_gone(scope, receive, send, self._tell_all)
 
     async def _until_gone(self, scope: Scope, receive: Receive, send: Send, work: Work) -> None:
@@ -111,10 +113,14 @@ class Forwarding:
                 async with self._asked(number, scope, body) as answer:
                     answers.append(answer)
             except _Lost:
-                LOG.warning("replica %d was lost before it was told", number)  # it begins anew, without
+                LOG.warning("replica %d was lost before it was told", number)  # who begins in its place is
         if not answers:
             raise _nobody()
-        await self._pass_on(max(answers, key=lambda each: each.status), scope, send)
+        worst = max(answers, key=lambda each: each.status)
+        if worst.status < BAD_REQUEST:
+            name, path = str(json.loads(body)["lora_name"]), scope["path"]
+            self._replicas.changed(Change(name, path == UNLOAD, path, body, _kept(scope["headers"])))
+        await self._pass_on(worst, scope, send)
 
     async def _generate(self, scope: Scope, body: bytes, send: Send) -> None:
         request, tried, num_losses = routed_request(body), set[int](), 0

@@ -15,12 +15,12 @@ from meshwright.serving.api.http.lifecycle import Lifecycle, Status
 from meshwright.serving.api.http.route.status_route import METRICS_TYPE
 from meshwright.serving.api.http.server import ServedApp
 from meshwright.serving.api.limit import ServerLimits
-from meshwright.serving.front.forwarding import ForwardCounts, Forwarding
+from meshwright.serving.front.forwarding import LOAD, UNLOAD, ForwardCounts, Forwarding
 from meshwright.serving.front.front_metrics import FrontMetrics
 from meshwright.serving.front.replicas import Replicas
 
 HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
-ADAPTERS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+ADAPTERS = (LOAD, UNLOAD)
 KNOWN = (
     *ADAPTERS,
     HEALTH,

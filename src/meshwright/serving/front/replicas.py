@@ -33,6 +33,16 @@ LOG = logging.getLogger(__name__)
 State = Literal["starting", "ready", "failed", "draining"]
 
 
+class Change(NamedTuple):
+    """A request that gave every replica an adapter, or took it away; who is started later is asked it, too."""
+
+    adapter: str
+    drops: bool
+    path: str
+    content: bytes
+    headers: list[tuple[bytes, bytes]]
+
+
 class ReplicaState(NamedTuple):
     """A replica as the front sees it: `load` is what it said last of itself."""
 
@@ -71,6 +81,7 @@ class Replicas:
     def __init__(self, how: ReplicaStart, router: str, read_s: float, end_s: float) -> None:
         self._how, self._router_name, self._read_s, self._end_s = how, router, read_s, end_s
         self.router = Router(router, len(how.places), 1)  # its name is checked before anything starts
+        self._changes: dict[str, list[Change]] = {}  # by adapter, in order
         self.figures: Counter[str] = Counter()  # what they said when they ended, summed
         self.num_tokens = 0  # that one has room for; known when all are ready
         self._replicas: list[_Replica] = []
@@ -115,6 +126,14 @@ class Replicas:
         """The ready replica with the least to do."""
         return min(self.ready(), key=lambda number: self.router.replicas[number].num_open, default=None)
 
+    def changed(self, change: Change) -> None:
+        """All that are ready have made a change: what it takes back is forgotten, but for what they begin with."""
+        before = self._changes.pop(change.adapter, [])
+        if not change.drops or not before:
+            self._changes[change.adapter] = [*before, change]
+        elif before[0].drops:
+            self._changes[change.adapter] = before[:1]
+
     def client(self, number: int) -> httpx.AsyncClient:
         """Speaks with one."""
         return self._replicas[number].client
@@ -153,7 +172,22 @@ class Replicas:
         replica.status, replica.num_starts = "starting", replica.num_starts + 1
         replica.process = await ReplicaProcess.start(self._how, replica.number, replica.path)
         await replica.process.ready()
+        await self._change(replica)
         replica.status = "draining" if self._is_ending else "ready"
+
+    async def _change(self, replica: _Replica) -> None:
+        """As the others were changed; what comes meanwhile, too. Raises OSError."""
+        made: dict[int, Change] = {}
+        while left := [each for of in self._changes.values() for each in of if id(each) not in made]:
+            change = made[id(left[0])] = left[0]
+            try:
+                answer = await replica.client.post(
+                    change.path, content=change.content, headers=change.headers
+                )
+            except httpx.HTTPError as error:
+                raise OSError(f"it was lost while it was changed: {error}") from error
+            if not answer.is_success:
+                LOG.warning("replica %d refuses a change that others made: %s", replica.number, answer.text)
 
     async def _keep(self, replica: _Replica) -> None:
         """See that there is one in this place."""
