@@ -43,8 +43,8 @@ BUILT = [card for card in systems() if not card.is_exhibit]
 
 
 def words_of(card: SystemCard) -> list[str]:
-    """The command, its capitals replaced; what follows a comma in words is prose."""
-    text = re.split(r", or these words|, of a plan| \(plan.toml: ", card.use)[0]
+    """The first command, its capitals replaced; what follows a comma in words is prose."""
+    text = re.split(r"; |, or these words|, of a plan| \(plan.toml: ", card.use)[0]
     for name, value in VALUES.items():
         text = text.replace(name, value)
     command, *words = shlex.split(text)

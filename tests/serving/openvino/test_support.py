@@ -100,7 +100,6 @@ def test_gemma_3_has_a_rotation_for_windows_and_one_for_all_in_old_and_new_files
     [
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rotary scaling is 'yarn'"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config"),
     ],
 )
 def test_what_gemma_3_is_not_computed_with_is_refused(changes, said) -> None:

@@ -242,7 +242,7 @@ def test_generation_ends_where_a_document_ended_in_training(tmp_path: Path) -> N
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown field": ({"logit_scale": 0.5}, "logit_scale"),
-    "quantised": ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+    "quantised": ({"quantization_config": {"quant_method": "gptq"}}, "served, not trained"),
     "yarn": ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn rotary scaling"),
     "partial rotation": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     "activation": ({"hidden_act": "gelu"}, "hidden_act"),

@@ -11,7 +11,7 @@ Idea:       Where compute C is what bounds, at most C / 2P tokens/s go through a
             its speed, products at R. A search finds the cut without interference, then the shares with it. The next batch
             is formed while one runs; keys and values go to the host beside the feed-forward part, layer by layer.
 Kind:       policy
-Use:        meshwright plan MODEL CLUSTER --requests FILE --fix tp=8,replicas=1,step=nano_flow
+Use:        meshwright plan MODEL CLUSTER --requests FILE --fix step=nano_flow
 Simulated:  every kernel and message of a layer by measured curves, on three resources, at P(R); host and disks beside them
 Executed:   the torch runner in nano-batches, which take turns part by part: the logits of the whole batch; on CPUs nothing
             is gained. Two batches under way: one token too many for each sequence that ends

@@ -9,8 +9,8 @@ Idea:       A step uses blocks (embedding, attention and feed-forward part of ea
             rate b and S bytes a ring takes 2 (n - 1) (a + S / (n b)), a star through the master 2 a + 2 (n - 1) S / b, less
             where S < n a b (n - 2) / (n - 1)^2: a token's 32 KiB on links of a millisecond.
 Kind:       policy
-Use:        meshwright generate FOLDER --prompt TEXT --engine torch --tp 2 --weights 'tpi_llm(window=2)' --sums star; so does
-            serve; plan MODEL CLUSTER --requests FILE --fix 'weights=tpi_llm(disk_bytes_per_s=2e9),sums=quickest'
+Use:        meshwright plan MODEL CLUSTER --requests FILE --fix 'weights=tpi_llm(disk_bytes_per_s=2e9)'; meshwright generate
+            FOLDER --prompt TEXT --engine torch --tp 2 --weights 'tpi_llm(window=2)' --sums star; serve as well
 Simulated:  what a step waits for its blocks, by disk and by what computes and sums beside them; star, ring, tree by their
             formulas, which single messages on shared links take, too (star and ring at 0.1, 1 and 5 ms: a test); a replica's
             memory has the window. How fast a disk is has to be said
