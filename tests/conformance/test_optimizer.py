@@ -96,6 +96,7 @@ def test_it_equals_one_process(choices: dict[str, object], gloo_pool: Pool) -> N
     assert_equal_to_one_process(case, case.run(gloo_pool, 2), 2)
 
 
+@pytest.mark.slow
 def test_a_recipe_names_it_and_a_checkpoint_goes_on_in_another_layout(
     gloo_pool: Pool, tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ def test_their_programs_are_verified() -> None:
             pytest.fail(f"{case}: {error}")
 
 
+@pytest.mark.slow
 def test_draws_do_not_know_how_sequences_are_divided(gloo_pool: Pool) -> None:
     first = planned(dropout=0.3).run(gloo_pool, 2)
     for choices in ({"cp": 2}, {"cp": 2, "tp": 2, "sequence_parallel": True, "context": "ulysses"}):

@@ -89,6 +89,7 @@ def test_code_that_breaks_is_told_as_the_users(slot: str, name: str, said: str, 
         mw.plan("gpt2", "4xH100", **JOB, **asked)
 
 
+@pytest.mark.slow
 def test_plans_with_a_slot_that_hardly_fit_stand_behind_those_that_do() -> None:
     model = mw.ModelSpec.decoder(28, 2560, 20, vocabulary_size=180_000, max_sequence_length=4096)
     job: dict[str, Any] = {"global_batch": 64, "seq": 4096, "fix": {"sharding": "low_bandwidth_partitioning"}}

@@ -61,6 +61,7 @@ def test_nothing_within_the_cap_is_the_honest_no(run: Runner) -> None:
     assert ran.code == 3 and "nothing keeps within" in ran.stdout
 
 
+@pytest.mark.slow
 def test_search_goes_through_several_caps() -> None:
     found = compare_schedules(["search"], stages=3, microbatches=6, memory_cap=4)
     assert {row.origin for row in found.rows} == {"searched"}
@@ -70,6 +71,7 @@ def test_search_goes_through_several_caps() -> None:
     assert spans == sorted(spans, reverse=True) and len(spans) >= 2
 
 
+@pytest.mark.slow
 def test_stage_times_price_every_schedule(run: Runner, times_file: Path) -> None:
     data = run("simulate", "--schedule", "all", "-m", 8, "--stage-times", times_file, "--json").data
     rows = {row["schedule"]: row for row in data["schedules"]}

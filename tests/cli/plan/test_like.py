@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.running import Ran, Runner
+from tests.covering import always
 from tests.interop.todays_file import DEEPSPEED, MEGATRON, TORCHTITAN
 
 from meshwright.interop import Given, import_plan
@@ -39,7 +40,7 @@ def like(run: Runner, job: Path, form: str, *more: object) -> Ran:
     return run("plan", *PLACE[form], "--like", job / JOB[form][0], "--from", form, *FEW, *more)
 
 
-@pytest.mark.parametrize("form", JOB)
+@pytest.mark.parametrize("form", always([*JOB], {0}))
 def test_today_comes_first_then_the_better_plan_and_the_change(run: Runner, job: Path, form: str) -> None:
     target = job / f"better{Path(JOB[form][0]).suffix}"
     ran = like(run, job, form, "--to", form, "-o", target, "--top", 3)
@@ -126,6 +127,7 @@ def test_what_the_program_cannot_say_is_named(run: Runner, job: Path) -> None:
     assert ran.code == 2 and "deepspeed cannot say a plan with" in ran.stderr and "pp=2" in ran.stderr
 
 
+@pytest.mark.slow
 def test_the_suffix_toml_is_our_plan_unless_the_program_is_named(run: Runner, job: Path) -> None:
     assert like(run, job, "torchtitan", "-q", "-o", job / "ours.toml").code == 0
     assert Plan.load(job / "ours.toml").dp > 1

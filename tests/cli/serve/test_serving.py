@@ -288,6 +288,7 @@ def test_a_checkpoint_of_a_training_is_served_as_it_is(run: Runner, tmp_path: Pa
     assert len(said[0].token_ids) == 6 and said[0].finish_reason == "length"
 
 
+@pytest.mark.slow
 def test_a_simulated_engine_serves_clients_at_the_pace_of_a_cluster(run: Runner, tmp_path: Path) -> None:
     """A load on it takes as long as the plan for the same cluster says, in so far as this host keeps up."""
     ran = run("serve", "llama-3.1-70b", "--engine", "simulated", "--cluster", "1xH100")

@@ -40,6 +40,7 @@ def fail(pool: Pool, how: str, rank: int = 1, timeout_s: float = 60.0) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_handler_that_raises(own_pool: Pool) -> None:
     message = fail(own_pool, "raise")
     assert "rank 1 failed at 0ADD0, iteration 1: ValueError: this handler was told to fail" in message
@@ -52,6 +53,7 @@ def test_a_killed_rank_is_the_cause_whatever_its_peers_say(own_pool: Pool) -> No
     assert "rank 0 died (was ended by signal 9) at iteration 1, 0MAKE0 (position 0)" in message
 
 
+@pytest.mark.slow
 def test_a_rank_that_leaves(own_pool: Pool) -> None:
     assert "rank 1 died (exited with status 7) at iteration 1, 0ADD0" in fail(own_pool, "exit")
 
@@ -94,6 +96,7 @@ def test_a_rank_that_dies_in_an_exchange(own_pool: Pool) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_stream_that_fails_while_its_host_stands_in_an_exchange(own_pool: Pool) -> None:
     """The other rank never comes: nobody would raise what the stream has failed with."""
     message = fail_joining(own_pool, rank=0, row="FETCH", how="raise", absent=1)

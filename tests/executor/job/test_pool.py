@@ -59,6 +59,7 @@ def run(pool: Pool, **options: object) -> float:
     return float(result.values[1][ValueName("total")])
 
 
+@pytest.mark.slow
 def test_it_starts_again_after_a_failure_and_nothing_survives_it() -> None:
     threads = threading.active_count()
     with Pool(2) as pool:

@@ -248,6 +248,7 @@ def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path) is None
 
 
+@pytest.mark.slow
 def test_a_full_disk_of_one_rank_ends_the_job_and_leaves_the_one_before(
     gloo_pool: Pool, own_pool: Pool, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_candidates_are_ranked_and_no_program_comes_twice() -> None:
     assert len(set(digests)) == len(digests)
 
 
+@pytest.mark.slow
 def test_the_same_search_gives_the_same_ranking() -> None:
     first, second = (search(microbatch_sizes=(2,)) for _ in range(2))
     assert [c.plan for c in first] == [c.plan for c in second]

@@ -88,6 +88,7 @@ def test_who_asked_before_it_was_unloaded_gets_all_of_it(served: Served) -> None
     assert len("".join(parts)) == 400 and "".join(parts).isupper()
 
 
+@pytest.mark.slow
 def test_many_ask_while_adapters_come_and_go(served: Served) -> None:
     """Everyone is answered in capital letters, or told that there is no such model; nobody gets the model's own words."""
     found, is_over = list[str](), threading.Event()

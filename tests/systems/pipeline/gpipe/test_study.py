@@ -17,5 +17,6 @@ def test_the_claims_sizes_are_those_of_the_studied_decoder() -> None:
     assert 8 * saved / (8 * boundary + saved) == pytest.approx(7.2734, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_recompute_lowers_the_measured_peak() -> None:
     assert gpipe.memory_ratio(4) > 2
