@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def test_a_replica_serves_what_its_front_was_told(monkeypatch: pytest.MonkeyPatc
         "choice": EngineChoice(engine="torch", num_threads=2), "server": ServerOptions(name="m", max_queue=7),
         "limits": Limits(max_sequences=9), "policy": ContinuousBatching(is_fair=True), "bounds": ServerLimits(prompts=3),
     }  # fmt: skip
-    adapting = AdapterOptions((("mine", tmp_path),), most=4)
+    adapting = AdapterOptions((("mine", tmp_path),), tmp_path, most=4)
     told = json.loads(json.dumps({**told_of("models/m", groups, adapting), "path": "/s", "number": 1}))
     asked: dict[str, Any] = {}
 
@@ -79,4 +78,4 @@ def test_a_replica_serves_what_its_front_was_told(monkeypatch: pytest.MonkeyPatc
     said: list[int] = []
     assert serve_front(told, said.append) == {"num_open": 0} and said == [99]
     server = ServerOptions(name="m", max_queue=7, socket=Path("/s"))
-    assert asked == {**groups, "server": server, "model": "models/m", "adapting": replace(adapting, most=1)}
+    assert asked == {**groups, "server": server, "model": "models/m", "adapting": adapting}
