@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -63,10 +63,7 @@ def serve_front(told: Told, announce: Callable[[int], None]) -> Told:
     """Serve the model on the socket that the front names."""
     TRUST.is_given = told["trusts"]
     groups: dict[str, Any] = {name: made(kind, told[name]) for name, kind in GROUPS.items()}
-    server = ServerOptions(
-        name=groups["server"].name, api_keys=groups["server"].api_keys, max_queue=groups["server"].max_queue,
-        socket=Path(told["path"]),
-    )  # fmt: skip
+    server = replace(groups["server"], socket=Path(told["path"]))
     said = told["adapters"]
     adapting = AdapterOptions(
         tuple((name, Path(folder)) for name, folder in said["adapters"]),

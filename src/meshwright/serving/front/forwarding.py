@@ -15,11 +15,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from meshwright.serving.api.error import BAD_REQUEST, NOT_FOUND, TOO_MANY, UNAVAILABLE, ApiError
 from meshwright.serving.api.http.event_stream import ClientGone, form_on, until_gone
+from meshwright.serving.api.http.route.adapter_route import UNLOAD
 from meshwright.serving.api.limit import ServerLimits
 from meshwright.serving.front.prompt_keys import routed_request
 from meshwright.serving.front.replicas import Change, Replicas
 
-LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"  # what changes replicas
 Headers = list[tuple[bytes, bytes]]
 Work = Callable[[Scope, bytes, Send], Coroutine[None, None, None]]
 MOST_LOSSES = 2  # replicas that may be lost under a request before it is given up: it may be what kills them

@@ -12,10 +12,11 @@ from meshwright.serving.api.error import BAD_REQUEST, UNAVAILABLE, ApiError
 from meshwright.serving.api.http.api_key import ApiKeys
 from meshwright.serving.api.http.guard import GENERATING, Guard
 from meshwright.serving.api.http.lifecycle import Lifecycle, Status
+from meshwright.serving.api.http.route.adapter_route import LOAD, UNLOAD
 from meshwright.serving.api.http.route.status_route import METRICS_TYPE
 from meshwright.serving.api.http.server import ServedApp
 from meshwright.serving.api.limit import ServerLimits
-from meshwright.serving.front.forwarding import LOAD, UNLOAD, ForwardCounts, Forwarding
+from meshwright.serving.front.forwarding import ForwardCounts, Forwarding
 from meshwright.serving.front.front_metrics import FrontMetrics
 from meshwright.serving.front.replicas import Replicas
 

@@ -9,7 +9,7 @@ from meshwright.serving.simulated.forward_program import StepTime
 
 
 class TimedSteps(Protocol):
-    """Steps whose batches are simulated one by one; a `ForwardProgram` has them."""
+    """Steps whose seconds are told one by one; a `ForwardProgram` has them."""
 
     def step(self, batch: BatchShape) -> StepTime:
         """Of one batch."""
@@ -41,9 +41,16 @@ class EveryStep:
 
     def run(self, num_decodes: int, num_context: int, most: int, span_s: float) -> tuple[int, float]:
         """Step by step."""
-        seconds, number = 0.0, 0
-        while number == 0 or (number < most and seconds < span_s):
-            batch = BatchShape(0, 0, 0, num_decodes, num_context + number * num_decodes)
-            seconds += self.step(batch).latency_s
-            number += 1
-        return number, seconds
+        return run_one_by_one(self, num_decodes, num_context, most, span_s)
+
+
+def run_one_by_one(
+    steps: TimedSteps, num_decodes: int, num_context: int, most: int, span_s: float
+) -> tuple[int, float]:
+    """`StepModel.run` of steps of which no sum is known."""
+    seconds, number = 0.0, 0
+    while number == 0 or (number < most and seconds < span_s):
+        batch = BatchShape(num_decodes=num_decodes, num_context=num_context + number * num_decodes)
+        seconds += steps.step(batch).latency_s
+        number += 1
+    return number, seconds

@@ -17,6 +17,7 @@ from scipy.optimize import nnls
 from meshwright.serving.loop.run_record import RecordedStep, RunRecord
 from meshwright.serving.simulated.batch_shape import BatchShape
 from meshwright.serving.simulated.forward_program import StepTime
+from meshwright.serving.simulated.step_model import run_one_by_one
 from meshwright.serving.simulated.step_surface import Line, at, doubling_nodes, line
 from meshwright.specs.error import SpecError
 
@@ -64,12 +65,7 @@ class WatchedSteps:
 
     def run(self, num_decodes: int, num_context: int, most: int, span_s: float) -> tuple[int, float]:
         """See `StepModel`."""
-        seconds, number = 0.0, 0
-        while number == 0 or (number < most and seconds < span_s):
-            shape = BatchShape(0, 0, 0, num_decodes, num_context + number * num_decodes)
-            seconds += self.step(shape).latency_s
-            number += 1
-        return number, seconds
+        return run_one_by_one(self, num_decodes, num_context, most, span_s)
 
 
 def watched_steps(record: RunRecord) -> list[tuple[BatchShape, float]]:

@@ -15,6 +15,7 @@ from meshwright.serving.api.http.route.generation_route import documented
 from meshwright.serving.api.http.route.json_route import JsonRoute
 from meshwright.specs.error import MeshwrightError, UnknownNameError
 
+LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 PLAIN = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "It is done"}}
 
 
@@ -23,7 +24,7 @@ def adapter_routes(model: ModelService) -> APIRouter:
     router, documents = APIRouter(route_class=JsonRoute), documented(None)
     documents["responses"] |= PLAIN
 
-    @router.post("/v1/load_lora_adapter", **documents)
+    @router.post(LOAD, **documents)
     async def load(body: LoadAdapterBody) -> PlainTextResponse:
         folder = _allowed_folder(model, body.lora_path)
         if body.lora_name == model.name:
@@ -35,7 +36,7 @@ def adapter_routes(model: ModelService) -> APIRouter:
             raise ApiError(BAD_REQUEST, said, param="lora_path", code="no_adapter") from error
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
-    @router.post("/v1/unload_lora_adapter", **documents)
+    @router.post(UNLOAD, **documents)
     async def unload(body: UnloadAdapterBody) -> PlainTextResponse:
         try:
             await asyncio.to_thread(model.adapters.unload, body.lora_name)
