@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.executor.serving.paged_case import SIZES, their_model
+from tests.serving.rest import wait_for_rest
 from tests.serving.stored.test_pooling import LAST, write_pooling
 
 from meshwright.api.servings.engine_choice import EngineChoice
@@ -43,7 +44,7 @@ def test_vectors_are_those_of_transformers(tmp_path: Path) -> None:
             observer=ServerMetrics("tiny", 100), pooling=opened.pooling,
         )  # fmt: skip
         answers = [asyncio.run(embed(model, EmbeddingBody(model="tiny", input=TEXTS))) for _ in range(2)]
-        state = opened.service.snapshot()
+        state = wait_for_rest(opened.service)
     assert (state.num_open, state.num_held_blocks) == (0, 0)
     for answer in answers:  # the second finds prompts computed
         for text, row in zip(TEXTS, answer.data, strict=True):

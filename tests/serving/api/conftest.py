@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import openai
 import pytest
 from tests.serving.api.said import MAX_TOKENS, VOCABULARY, ByteText, no_grammar, saying_service
+from tests.serving.rest import wait_for_rest
 
 from meshwright.serving.api.generation.model_service import ModelService
 from meshwright.serving.api.http.api_key import ApiKeys
@@ -23,7 +23,7 @@ from meshwright.serving.api.http.metrics import ServerMetrics
 from meshwright.serving.api.http.server import Address, DrainingServer, config_of
 from meshwright.serving.api.limit import ServerLimits
 from meshwright.serving.engine.served_adapters import ServedAdapters
-from meshwright.serving.loop.service import Service, ServiceState
+from meshwright.serving.loop.service import Service
 from meshwright.serving.stored.pooling import Pooling
 
 
@@ -90,16 +90,6 @@ def serving(
         service.close()
         listening.close()
     assert not thread.is_alive() and (left.num_open, left.num_held_blocks) == (0, 0), left
-
-
-def wait_for_rest(service: Service, timeout_s: float = 10.0) -> ServiceState:
-    """How it is when nobody is served any more, or at the limit."""
-    ends_s = time.monotonic() + timeout_s
-    state = service.snapshot()
-    while (state.num_open or state.num_held_blocks) and time.monotonic() < ends_s:
-        time.sleep(0.01)
-        state = service.snapshot()
-    return state
 
 
 @pytest.fixture(scope="module")

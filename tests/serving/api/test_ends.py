@@ -16,7 +16,8 @@ from collections.abc import Iterator
 import httpx2 as httpx
 import openai
 import pytest
-from tests.serving.api.conftest import Served, serving, wait_for_rest
+from tests.serving.api.conftest import Served, serving
+from tests.serving.rest import wait_for_rest
 
 from meshwright.serving.api.limit import ServerLimits
 
@@ -52,7 +53,7 @@ def test_who_leaves_is_aborted_and_the_blocks_are_free(slow: Served, streams: bo
         else:
             with pytest.raises(httpx.ReadTimeout):
                 client.post(slow.url + path, json=asked, timeout=0.2)
-    state = wait_for_rest(slow.service, 5)
+    state = wait_for_rest(slow.service)
     assert (state.num_open, state.num_held_blocks) == (0, 0)
 
 
@@ -61,14 +62,14 @@ def test_who_leaves_the_queue_is_aborted(slow: Served) -> None:
         client.post(
             slow.url + "/v1/completions", json={**LONG, "prompt": ["a", "b", "c"], "n": 4}, timeout=0.1
         )
-    state = wait_for_rest(slow.service, 5)
+    state = wait_for_rest(slow.service)
     assert (state.num_open, state.num_held_blocks) == (0, 0)
 
 
 def test_a_stop_text_ends_the_work(slow: Served) -> None:
     done = slow.client().completions.create(model="said", prompt="count", max_tokens=4000, stop="hij")
     assert done.choices[0].text == "fg"
-    assert wait_for_rest(slow.service, 2).num_open == 0
+    assert wait_for_rest(slow.service).num_open == 0
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_a_stop_text_ends_the_work(slow: Served) -> None:
 def test_a_deadline_ends_a_request(slow: Served, body: dict[str, float], header: dict[str, str]) -> None:
     answer = httpx.post(slow.url + "/v1/completions", json={**LONG, **body}, headers=header, timeout=30)
     assert answer.status_code == 504 and answer.json()["error"]["code"] == "deadline_exceeded"
-    assert wait_for_rest(slow.service, 2).num_held_blocks == 0
+    assert wait_for_rest(slow.service).num_held_blocks == 0
 
 
 def test_a_deadline_ends_a_stream_with_an_error(slow: Served) -> None:
@@ -112,7 +113,7 @@ def test_part_of_a_list_that_does_not_fit_leaves_nothing_behind() -> None:
     with serving(step_s=0.005, max_queue=2) as served:
         full = httpx.post(served.url + "/v1/completions", json={**LONG, "prompt": ["a", "b", "c"]})
         assert full.status_code == 429
-        assert wait_for_rest(served.service, 2).num_open == 0
+        assert wait_for_rest(served.service).num_open == 0
 
 
 @pytest.mark.slow
@@ -136,6 +137,7 @@ def test_a_slow_reader_is_left_and_holds_nothing() -> None:
 SERVER = """
 import logging
 from tests.serving.api.said import MAX_TOKENS, VOCABULARY, ByteText, no_grammar, saying_service
+from tests.serving.rest import wait_for_rest
 from meshwright.serving.api.generation.model_service import ModelService
 from meshwright.serving.api.http.api_key import ApiKeys
 from meshwright.serving.api.http.metrics import ServerMetrics
@@ -149,7 +151,7 @@ model = ModelService(
 )
 address = Address(port=0)
 serve_until_told(model, metrics, address, address.listen(), ApiKeys(), lambda url: print(url, flush=True))
-state = service.snapshot()
+state = wait_for_rest(service)
 print(state.num_open, state.num_held_blocks, flush=True)
 service.close()
 """

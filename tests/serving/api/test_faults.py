@@ -17,8 +17,9 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 from tests.executor.serving.paged_case import SIZES, their_model
-from tests.serving.api.conftest import Served, serving, wait_for_rest
+from tests.serving.api.conftest import Served, serving
 from tests.serving.api.test_ends import SERVER
+from tests.serving.rest import wait_for_rest
 
 from meshwright.serving.api.limit import ServerLimits
 from meshwright.serving.load.event_client import ServerAddress

@@ -14,7 +14,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 from tests.covering import always
-from tests.serving.api.conftest import Served, serving, wait_for_rest
+from tests.serving.api.conftest import Served, serving
+from tests.serving.rest import wait_for_rest
 
 from meshwright.serving.api.limit import ServerLimits
 

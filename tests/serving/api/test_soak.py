@@ -17,9 +17,10 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from tests.serving.api.conftest import Served, serving, wait_for_rest
+from tests.serving.api.conftest import Served, serving
 from tests.serving.api.test_faults import NUM_KINDS, bad_client
 from tests.serving.api.test_messages import CALL, TOOL
+from tests.serving.rest import wait_for_rest
 
 from meshwright.serving.api.limit import ServerLimits
 from meshwright.serving.stored.pooling import Pooling

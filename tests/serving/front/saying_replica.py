@@ -17,6 +17,7 @@ from tests.serving.api.said import (
     no_grammar,
     saying_service,
 )
+from tests.serving.rest import wait_for_rest
 
 from meshwright.serving.api.generation.model_service import ModelService
 from meshwright.serving.api.http.api_key import keys_of
@@ -55,7 +56,7 @@ def serve(told: Told, announce: Callable[[int], None]) -> Told:
             keys_of(None, os.environ),
             lambda _: announce(num_blocks * BLOCK_TOKENS),
         )
-        state = service.snapshot()
+        state = wait_for_rest(service)
         counts = {"num_open": state.num_open, "num_held": state.num_held_blocks}
         return {"num_requests": metrics.totals.num_requests, **counts}
 
