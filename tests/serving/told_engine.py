@@ -29,6 +29,8 @@ class ToldEngine:
         start_s = end_s = max(now_s, self._free_s)
         left = {each: self._left(each) for each in batch.decodes}
         left |= {chunk.sequence: self._left(chunk.sequence) for chunk in batch.chunks if chunk.is_last}
+        longest = [(self._scheduler.length(each), each.most_tokens) for each in left]
+        assert all(length <= most for length, most in longest), "nobody is given a step beyond its last token"
         num = min([batch.repeats, *[1 + each for each in left.values()]]) if self._repeats else 1
         done = 0
         context = batch.decode_context

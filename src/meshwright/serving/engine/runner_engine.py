@@ -1,8 +1,8 @@
 """The engine of a real model: packs batches for a runner, draws tokens, and knows what ends a sequence.
 
-With `depth` 2 a thread runs batches in order, so that the next one is chosen and packed while one runs. A sequence that ends
-by its last token was then given one step more, whose token is nobody's. A pipeline has a lane for each stage instead: while
-one lane's tokens are drawn and its next batch is chosen, the others' batches run.
+With `depth` 2 a thread runs batches in order, so that the next one is chosen and packed while one runs. A sequence that a
+token ends (not its length, which is known before) was then given one step more, whose token is nobody's. A pipeline has a
+lane for each stage instead: while one lane's tokens are drawn and its next batch is chosen, the others' batches run.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 
 from meshwright.serving.policy.sequence import Sequence
@@ -21,6 +22,9 @@ class BatchLane:
         self.context = 0  # tokens of all that decode, at the next step
         self._block_tokens = block_tokens
         self._due: list[dict[Sequence, None]] = [{} for _ in range(block_tokens)]
+        self._ends: list[
+            tuple[int, int, Sequence]
+        ] = []  # a heap: (`_end`, order, who); some have left, or end sooner
 
     @property
     def num_running(self) -> int:
@@ -37,6 +41,7 @@ class BatchLane:
         self.decoding[sequence] = None
         self.context += self.length(sequence)
         self._due[self._phase(sequence)][sequence] = None
+        heapq.heappush(self._ends, (self._end(sequence), sequence.order, sequence))
 
     def leave(self, sequence: Sequence) -> None:
         """It decodes no longer; `num_tokens` is what it has."""
@@ -52,6 +57,15 @@ class BatchLane:
         sequence.num_tokens += num_tokens
         self.context += num_tokens
         self._due[self._phase(sequence)][sequence] = None
+        heapq.heappush(self._ends, (self._end(sequence), sequence.order, sequence))
+
+    def complete(self) -> Iterator[Sequence]:
+        """Who decodes and has all its tokens given out: the next step is not for it. Each leaves before the next is asked."""
+        ends = self._ends
+        while ends and ends[0][0] <= self.step:
+            end, _, sequence = heapq.heappop(ends)
+            if sequence in self.decoding and self._end(sequence) == end:
+                yield sequence
 
     def due(self) -> dict[Sequence, None]:
         """Who computes the first token of a block at the next step."""
@@ -67,6 +81,11 @@ class BatchLane:
         """Steps are given out."""
         self.step += num_steps
         self.context += num_steps * len(self.decoding)
+
+    @staticmethod
+    def _end(sequence: Sequence) -> int:
+        """The step at which it has as many tokens as it may have."""
+        return sequence.entered + sequence.most_tokens - sequence.num_tokens
 
     def _phase(self, sequence: Sequence) -> int:
         return (sequence.entered + 1 - sequence.num_tokens) % self._block_tokens

@@ -76,6 +76,9 @@ class Scheduler:
     def next(self, now_s: float, lane: int = 0) -> Batch | None:
         """The next batch of a lane; None: it has nothing to do until something else happens."""
         at = self.lanes[lane]
+        for sequence in at.complete():
+            self._leave(sequence)
+            sequence.status = Status.COMPLETE
         self.batch = batch = Batch(self._num_batches, lane)
         takes_decodes = self.policy.choose(now_s, self, at)
         if batch.preempted and not batch.chunks and not at.decoding:
@@ -274,7 +277,8 @@ class Scheduler:
             return [], None
         parent, size = sequence.parent, self.pool.block_tokens
         most = (sequence.num_tokens - 1) // size
-        if parent is not None and parent.status is Status.DECODING and not sequence.num_preemptions:
+        is_computed = parent is not None and parent.status in (Status.DECODING, Status.COMPLETE)
+        if parent is not None and is_computed and not sequence.num_preemptions:
             copied = parent.blocks[most] if (sequence.num_tokens - 1) % size else None
             return parent.blocks[:most], copied
         keys = sequence.request.block_keys
@@ -334,15 +338,18 @@ class Scheduler:
                 self.waiting.push(child)
 
     def _stop(self, sequence: Sequence) -> None:
-        """It leaves its lane."""
-        lane = self.lanes[sequence.lane]
+        """It leaves its lane, where it is in one."""
         if sequence.status is Status.DECODING:
-            before = sequence.num_tokens
-            lane.leave(sequence)
-            self.waiting.charge(sequence, sequence.num_tokens - before)
-        else:
-            del lane.prefilling[sequence]
-            sequence.num_computed = 0
+            self._leave(sequence)
+        elif sequence.status is Status.PREFILLING:
+            del self.lanes[sequence.lane].prefilling[sequence]
+            sequence.num_computed, sequence.lane = 0, -1
+
+    def _leave(self, sequence: Sequence) -> None:
+        """One that decodes leaves its lane."""
+        before = sequence.num_tokens
+        self.lanes[sequence.lane].leave(sequence)
+        self.waiting.charge(sequence, sequence.num_tokens - before)
         sequence.lane = -1
 
     def _forget_owed(self, sequence: Sequence) -> None:

@@ -14,6 +14,7 @@ class Status(Enum):
     SWAPPED = "swapped"  # its blocks are in host memory
     PREFILLING = "prefilling"
     DECODING = "decoding"
+    COMPLETE = "complete"  # all tokens that it may have are given out; holds its blocks until the last of them is told
     ENDED = "ended"
 
 
