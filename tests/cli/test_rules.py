@@ -132,6 +132,7 @@ def test_no_command_begins_for_a_form_that_it_does_not_write(
         ),
         ((*SIMULATE, "-o", "out.csv"), "api:simulate"),
         (("compare", "{plan}", "{trace}", "-o", "out.svg"), "api:compare_log"),
+        (("compare", "{plan}", "{trace}", "-o", "out.png"), "api:compare_log"),
         (("plan", "gpt2", "2xH100", "--global-batch", 8, "--seq", 64, "-o", "out.sh"), "api:plan"),
         (("plan", "2xH100", "--like", "{plan}", "-o", "out.sh"), "api:plan"),
         (

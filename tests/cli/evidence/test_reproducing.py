@@ -169,14 +169,25 @@ def test_a_system_shows_its_card_and_its_claims(run: Runner) -> None:
     assert "1811.06965" in ran.stdout and "Differs:" in ran.stdout and "idle share" in ran.stdout
     found = run("systems", "gpipe", "--json").data
     assert found["num_claims"] == len(found["claims"]) and all(claim["reason"] for claim in found["claims"])
+    assert f"{found['num_failed']} of {found['num_claims']} claims fail" in ran.stdout.replace("\n", " ")
     assert found["labels"]["Kind"] == "schedule" and found["use"].startswith("meshwright plan ")
     assert run("systems", "no_such_system").code == 2
 
 
-def test_the_list_of_systems_keeps_names_whole_in_80_columns(
+def test_the_list_of_systems_is_a_line_each_in_80_columns(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rows = run("systems", "--json").data["systems"]
     monkeypatch.setenv("COLUMNS", "80")
     shown = run("systems").stdout
     assert max(map(len, shown.splitlines())) <= 80
-    assert all(row["name"] in shown for row in run("systems", "--json").data["systems"])
+    for row in rows:
+        (line,) = (line for line in shown.splitlines() if line.split()[:1] == [row["name"]])
+        assert row["summary"].split()[0] in line and f"/{row['num_claims']}" in line
+    assert (
+        len([line for line in shown.splitlines() if line.strip()]) == len(rows) + 3
+    )  # head, rule, where more is
+    assert "yes" not in shown  # what is true of all is no column
+    monkeypatch.setenv("COLUMNS", "200")
+    wide = run("systems").stdout
+    assert "closer" in wide and all(row["summary"] in wide for row in rows)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from tests.cli.running import Runner, small_plan
 
+from meshwright import api
 from meshwright.ir.text import to_torch_csv
 from meshwright.ir.trace import Trace
+from meshwright.reports.chart import png
 
 
 def test_simulate_json_keeps_its_contract(run: Runner) -> None:
@@ -89,6 +92,23 @@ def test_a_trace_is_written_and_read_again(run: Runner, tmp_path: Path) -> None:
     span = run("simulate", "--schedule", "zb_h1", "-o", path, "--json").data["span"]
     assert Trace.load(path).num_iterations == 1
     assert run("show", path, "--json").data["span"] == span
+
+
+def test_a_timeline_is_a_picture_in_pixels(run: Runner, tmp_path: Path) -> None:
+    pytest.importorskip("resvg_py")
+    drawn = tmp_path / "timeline.png"
+    assert run("simulate", "--schedule", "1f1b", "-p", 2, "-m", 2, "-o", drawn).code == 0
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
+def test_pixels_are_refused_before_the_work_where_nothing_makes_them(
+    run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    monkeypatch.setattr(api, "simulate", lambda *given, **choices: pytest.fail("it ran"))
+    png._has_font.cache_clear()
+    ran = run("simulate", "--schedule", "1f1b", "-p", 2, "-m", 2, "-o", tmp_path / "timeline.png")
+    assert ran.code == 2 and "meshwright[png]" in ran.stderr and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".perfetto.json", ".program"])

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from meshwright import api, evidence  # noqa: F401  claims ask plans for what their verbs know
-from meshwright.cli.frame.output import DONE, INTERRUPTED, REFUSED, Output, Result, table_of
+from meshwright.cli.frame.output import DONE, INTERRUPTED, REFUSED, NarrowingTable, Output, Result, table_of
 from meshwright.evidence.claim.claim import ClaimResult
 from meshwright.evidence.claim.reproduce import reads_data
 from meshwright.evidence.claim.system_card import SystemCard, system
@@ -20,6 +20,8 @@ from meshwright.specs.error import SpecError
 
 NOT_RUN = "not run"
 NAMES = {"not_run": NOT_RUN, "failed": "failed"}  # a claim's keys for the reason why there is no value
+LEAST_SUMMARY = 38  # characters of a system's sentence in the list
+MORE = "`meshwright systems NAME` has a system's idea, its command, and every claim"
 EXACT = 1e-6  # a tolerance below it is there for rounding only
 
 
@@ -29,10 +31,11 @@ def list_systems(
         str | None, typer.Argument(metavar="[NAME]", help="One system: its card and its claims.")
     ] = None,
 ) -> Result:
-    """List the published systems, whether they are of use to you, and how their claims hold; or show one's card.
+    """List the published systems, a line each: of use to you, how their claims hold; or show one's card.
 
     An exhibit (use: no) is not yet applied to a model, cluster or data of yours. `closer`: of the predicted
-    claims, those that beat what knows nothing of the paper; `fail`: of all. `--explain` has papers and commands.
+    claims, those that beat what knows nothing of the paper, where the terminal is wide enough; `fail`: of all.
+    `--explain` has papers and commands.
     """
     if name is not None:
         return _card(system(name))
@@ -48,7 +51,10 @@ def list_systems(
         for row in rows
     ]
     explained = [f"{row['family']}/{row['name']}: {row['paper']}; use: {row['use']}" for row in rows]
-    return Result({"systems": rows}, [table_of(shown)], explanation=explained)
+    if all(row["usable"] for row in rows):  # the column says nothing
+        shown = [{key: value for key, value in row.items() if key != "use"} for row in shown]
+    table = NarrowingTable(shown, "summary", ("closer",), LEAST_SUMMARY, is_one_line=True)
+    return Result({"systems": rows}, [table, Text(MORE)], explanation=explained)
 
 
 def _count(recorded: int | None, total: int) -> str:
@@ -59,7 +65,7 @@ def _count(recorded: int | None, total: int) -> str:
 def _card(card: SystemCard) -> Result:
     """What a card says, and its claims with the reasons for their tolerances."""
     claims = [claim.to_dict() for claim in card.claims]
-    told = {"System": f"{card.family}/{card.name}", **card.labels}
+    told = {"System": f"{card.family}/{card.name}", **card.labels, "Results": _results(card)}
     labels = [Text.assemble((f"{name}: ", "bold"), text, overflow="fold") for name, text in told.items()]
     rows = [
         {
@@ -75,6 +81,17 @@ def _card(card: SystemCard) -> Result:
     explained = [f"{reason} ({count} of {len(claims)} claims)" for reason, count in reasons.items()]
     data = {**card.to_dict(), "labels": dict(card.labels), "claims": claims}
     return Result(data, [Text(card.summary), *labels, table_of(rows)], explanation=explained)
+
+
+def _results(card: SystemCard) -> str:
+    """How a card's claims held when they were last recorded."""
+    recorded, num_claims = card.recorded, len(card.claims)
+    if recorded.num_failed is None:
+        return f"none is recorded of its {num_claims} claims as they stand"
+    return (
+        f"{recorded.num_failed} of {num_claims} claims fail; {recorded.num_closer_than_null} of the "
+        f"{recorded.num_predicted} predicted ones are closer than what knows nothing of the paper"
+    )
 
 
 def reproduce(

@@ -6,14 +6,17 @@ import json
 import logging
 import math
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from meshwright import __version__
+from meshwright.reports.chart.png import check_png, png_of
 from meshwright.specs.error import SpecError
 from meshwright.specs.option import option
 from meshwright.specs.whole_file import whole_file
@@ -31,6 +34,7 @@ PERCENT = 100.0
 GAP = 3  # characters between two columns of a table
 PAGE_SUFFIXES = (".html", ".htm")
 EVERY_FORM = (".json", ".txt")  # of -o, of all commands: the data, and what a terminal shows
+SVG, PNG = ".svg", ".png"  # a picture, and the same in pixels
 DONE, FAILED, MISTAKE, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
 
@@ -118,8 +122,8 @@ class Output:
         """Before the work, where a command's options leave it only some of its forms: that -o has one of them, or one that
         every command writes. Raises SpecError.
         """
-        if self.path is not None:
-            _form_of(self.path, forms)
+        if self.path is not None and _form_of(self.path, forms) == PNG:
+            check_png()
 
     def deliver(self, result: Result) -> None:
         """Write files first, then the result, so that what reads stdout finds the files there."""
@@ -153,6 +157,8 @@ class Output:
             ".txt": lambda target: target.write_text(text_of(result.view), encoding="utf-8"),
             **result.forms,
         }
+        if SVG in result.forms:
+            forms[PNG] = partial(_write_png, result.forms[SVG])
         try:
             form = _form_of(path, tuple(result.forms))
         except SpecError:
@@ -222,24 +228,32 @@ class NarrowingTable:
     """Rows as a table that leaves columns out, one after the other, until `text`, its one column of words, has `least`
     characters or as many as it needs: words of a few characters a line are no table.
 
-    ``optional``: those that may be left out, the first of them first; --json has them all.
+    ``optional``: those that may be left out, the first of them first; --json has them all. ``is_one_line``: a row is a line,
+    and of longer words stand as many as fit.
     """
 
     rows: Sequence[Mapping[str, Any]]
     text: str
     optional: Sequence[str]
     least: int = 26
+    is_one_line: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """The widest that fits."""
         wanted = min(self.least, max(len(str(row.get(self.text, ""))) for row in self.rows))
         for count in range(len(self.optional) + 1):
             table = table_of(self.rows, without=(*self.optional[:count], self.text))
-            if console.measure(table, options=options.update(width=10_000)).maximum + wanted + GAP <= (
-                options.max_width
-            ):
+            taken = console.measure(table, options=options.update(width=10_000)).maximum + GAP
+            if taken + wanted <= options.max_width:
                 break
-        yield table_of(self.rows, without=self.optional[:count])
+        room = max(wanted, options.max_width - taken)
+        rows = [
+            {**row, self.text: shorten(str(row.get(self.text, "")), room, placeholder=" ...")}
+            if self.is_one_line
+            else row
+            for row in self.rows
+        ]
+        yield table_of(rows, without=self.optional[:count])
 
 
 def percent(share: float | None) -> float | str:
@@ -257,9 +271,18 @@ def _looks_numeric(value: Any) -> bool:
     return value is None or isinstance(value, int | float) or str(value)[:1].isdigit() or value == "-"
 
 
+def _write_png(write_svg: Callable[[Path], Any], path: Path) -> None:
+    """The picture that a function writes as SVG, in pixels."""
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = Path(folder) / f"picture{SVG}"
+        write_svg(drawn)
+        path.write_bytes(png_of(drawn.read_text(encoding="utf-8")))
+
+
 def _form_of(path: Path, forms: Sequence[str]) -> str:
-    """The longest suffix of a path that is a form. Raises SpecError where it has none."""
-    known = {*EVERY_FORM, *forms}
+    """The longest suffix of a path that is a form, where each picture is one of pixels, too. Raises SpecError where it has
+    none."""
+    known = {*EVERY_FORM, *forms, *([PNG] if SVG in forms else [])}
     found = max((suffix for suffix in known if path.name.endswith(suffix)), key=len, default="")
     if not found:
         raise SpecError(f"-o {path} says no form that this result has", allowed=" ".join(sorted(known)))
