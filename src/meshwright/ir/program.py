@@ -168,10 +168,11 @@ class Tables:
     @cached_property
     def groups_of_stage(self) -> tuple[tuple[int, ...], ...]:
         """For every stage the parameter groups that it uses, in the table's order."""
-        return tuple(
-            tuple(g for g, group in enumerate(self.groups) if stage in group.stages)
-            for stage in range(self.num_stages)
-        )
+        found: list[list[int]] = [[] for _ in range(self.num_stages)]
+        for g, group in enumerate(self.groups):
+            for stage in set(group.stages):
+                found[stage].append(g)
+        return tuple(map(tuple, found))
 
     @cached_property
     def devices_of_stage(self) -> tuple[tuple[int, ...], ...]:

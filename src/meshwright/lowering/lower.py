@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from operator import sub
 
 from meshwright.ir.core_vocabulary import REMADE
 from meshwright.ir.program import Program
@@ -30,6 +32,7 @@ from meshwright.lowering.vocabulary.choice import split_vocabulary, vocabulary_o
 from meshwright.schedules.order import Schedule
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
+from meshwright.stage.alike import of_alike
 from meshwright.stage.group.parameter_group import group_bytes, held_groups, num_stepped_parameters
 from meshwright.stage.mesh import collapsed_axes
 from meshwright.stage.piece import has_vocabulary_passes, piece_layers, refined
@@ -181,9 +184,11 @@ def value_bytes(lowering: Lowering) -> tuple[ValueBytes, ...]:
     """Bytes of every kind of value on one device: per token of the whole microbatch for what it has, else per group."""
     plan, stages = lowering.plan, lowering.stages
     received, sent = boundary_bytes(plan, stages)
-    remade = tuple(remade_bytes_per_token(plan, layers) for layers in stages)
-    saved = tuple(kept_bytes_per_token(plan, each) - own for each, own in zip(stages, remade, strict=True))
-    pending = tuple(local_pending_bytes_per_token(plan, layers) for layers in stages)
+    remade, kept, pending = (
+        of_alike(plan, stages, partial(size, plan))
+        for size in (remade_bytes_per_token, kept_bytes_per_token, local_pending_bytes_per_token)
+    )
+    saved = tuple(map(sub, kept, remade))
     named = {"activation": received, "gradient": sent, "saved": saved, "pending": pending}
     named |= {REMADE.name: remade} if any(remade) else {}
     # blocks of an encoder-decoder see one half of every window

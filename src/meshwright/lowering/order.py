@@ -214,13 +214,14 @@ def _never(cell: int, num_stages: int, num_microbatches: int) -> ScheduleError:
 def with_effects(program: Program, *effects: Effect) -> tuple[Program, list[int]]:
     """The program with these effects (and the value kinds they touch) in its tables, and their places."""
     table = list(program.tables.effects)
+    place_of = {effect: place for place, effect in reversed(list(enumerate(table)))}
     for effect in effects:
-        if effect not in table:
+        if effect not in place_of:
+            place_of[effect] = len(table)
             table.append(effect)
     kinds = value_kinds_of(program.vocabulary, table, program.tables.value_kinds)
-    return program.with_tables(effects=tuple(table), value_kinds=kinds), [
-        table.index(effect) for effect in effects
-    ]
+    places = [place_of[effect] for effect in effects]
+    return program.with_tables(effects=tuple(table), value_kinds=kinds), places
 
 
 def with_works(

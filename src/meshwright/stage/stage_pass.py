@@ -9,6 +9,7 @@ from meshwright.ir.table import Work
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
+from meshwright.stage.alike import first_alike
 from meshwright.stage.exchange.inner import inner_exchanges
 from meshwright.stage.operator.layer import MicrobatchShape, step_operators
 from meshwright.stage.operator.stage import (
@@ -21,7 +22,6 @@ from meshwright.stage.operator.stage import (
 from meshwright.stage.piece import (
     has_vocabulary_passes,
     has_vocabulary_share,
-    is_from_other_stage,
     is_vocabulary_split,
 )
 from meshwright.stage.saved.recomputed import recomputed_layers, recomputes_ends
@@ -46,18 +46,17 @@ def works(
     if len(stages) == plan.num_stages:
         shares = [1.0 / plan.num_chunks] * len(stages)
     result = {}
-    known: dict[tuple[object, ...], Work] = {}
-    for number, (layers, share) in enumerate(zip(stages, shares, strict=True)):
-        alike = (_alike(plan, layers), share)
+    known: dict[tuple[str, int, float], Work] = {}
+    for number, (alike, share) in enumerate(zip(first_alike(plan, tuple(stages)), shares, strict=True)):
         for name in PASSES:
-            if (name, alike) not in known:
-                operators = pass_operators(plan, layers, name, shape)
-                inner = inner_exchanges(plan, layers, name, shape)
-                known[name, alike] = Work(
+            if (name, alike, share) not in known:
+                operators = pass_operators(plan, stages[alike], name, shape)
+                inner = inner_exchanges(plan, stages[alike], name, shape)
+                known[name, alike, share] = Work(
                     name, shape.num_tokens, dims, "float8" if plan.float8 else plan.dtype,
                     total_flops(operators), total_bytes(operators), share, operators, inner,
                 )  # fmt: skip
-            result[name, number] = known[name, alike]
+            result[name, number] = known[name, alike, share]
         result["STEP", number] = step_work(plan, num_stepped[number], share)
     return result
 
@@ -68,16 +67,6 @@ def step_work(plan: Plan, num_stepped: int, share: float) -> Work:
     return Work(
         "STEP", 0, (num_stepped,), plan.dtype, total_flops(operators), total_bytes(operators), share, operators
     )  # fmt: skip
-
-
-def _alike(plan: Plan, layers: StageLayers) -> tuple[object, ...]:
-    """All that the works of a stage depend on, its place in the model aside: equal for stages of equal works."""
-    model = plan.model
-    kinds = model.block_kinds(layers.first_block, layers.num_blocks)
-    received = tuple(is_from_other_stage(plan, layers, is_backward) for is_backward in (False, True))
-    ends = (layers.has_embedding, layers.has_head, has_vocabulary_share(plan, layers))
-    again = recomputed_layers(plan, layers).num_blocks, recomputes_ends(plan, layers)
-    return (tuple((model.block_kind(block), count) for block, count in kinds), ends, received, again)
 
 
 def pass_operators(

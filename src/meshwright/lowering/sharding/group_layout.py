@@ -85,6 +85,11 @@ class _Layouts:
         self.partial = [sum_axes(source, g) for g in range(len(held))]
         self.pipeline = (FIRST_AXIS,) if sizes[FIRST_AXIS] > 1 else ()
         self.norm = tuple(a for a in _norm_axes(source) if sizes[a] > 1)
+        said = zip(
+            self.values, self.stepped, self.shards, self.gradient, self.reduced, self.partial, strict=True
+        )
+        numbers: dict[str, int] = {}
+        self.alike = [numbers.setdefault(repr(each), len(numbers)) for each in said]
 
     def program(self) -> Program:
         """The program with an effect for each effect and stage, and for each group where a row names one."""
@@ -94,14 +99,21 @@ class _Layouts:
         stages, parts = int(c.stage.max(initial=0)) + 1, int(part.max(initial=0)) + 1
         key = (c.effect.astype(np.int64) * stages + c.stage) * parts + part
         used = np.flatnonzero(np.bincount(key))
-        laid = [self._laid(k // parts // stages, k // parts % stages, k % parts) for k in used.tolist()]
+        t, known, chosen = program.tables, dict[tuple[object, ...], int](), []
+        laid: list[Effect] = []
+        for k in used.tolist():
+            number, stage, at = k // parts // stages, k // parts % stages, k % parts
+            groups = t.groups_of_stage[stage] if stage < t.num_stages else ()
+            alike = number, at, tuple(self.alike[g] for g in groups)
+            if alike not in known:
+                known[alike] = len(laid)
+                laid.append(self._laid(t.effects[number], groups, at))
+            chosen.append(known[alike])
         program, numbers = with_effects(program, *laid)
-        return program.with_columns(effect=np.array(numbers)[np.searchsorted(used, key)])
+        return program.with_columns(effect=np.array(numbers)[chosen][np.searchsorted(used, key)])
 
-    def _laid(self, number: int, stage: int, part: int) -> Effect:
-        """An effect of the source as rows of a stage and part have it."""
-        t = self.source.tables
-        effect, groups = t.effects[number], t.groups_of_stage[stage] if stage < t.num_stages else ()
+    def _laid(self, effect: Effect, groups: tuple[int, ...], part: int) -> Effect:
+        """An effect of the source as rows of a stage with these groups, and of a part, have it."""
 
         def side(patterns: tuple[Pattern, ...], is_write: bool) -> tuple[Pattern, ...]:
             role = _role(effect, is_write)

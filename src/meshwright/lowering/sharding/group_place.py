@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from functools import cache
 from typing import Literal
+
+import numpy as np
 
 from meshwright.ir.program import Program
 from meshwright.ir.table import Effect, Pattern
@@ -22,20 +25,26 @@ def with_kind_at(
 ) -> Program:
     """Computes that are meant have values of kind `other` for `kind`, where these are of `groups`, stage by stage."""
     t, c = program.tables, program.columns
-    chosen, table = c.effect.copy(), list(t.effects)
+    num_stages = max(t.num_stages, int(c.stage.max(initial=0)) + 1)
+    chosen, table = np.tile(np.arange(len(t.effects)), (num_stages, 1)), list(t.effects)
+    place_of = {effect: place for place, effect in reversed(list(enumerate(table)))}
+    meant = [e for e, effect in enumerate(t.effects) if is_meant(effect)]
+
+    @cache
+    def at_places(e: int, num_groups: int, places: tuple[int, ...]) -> int:
+        patterns = _at_places(getattr(t.effects[e], side), num_groups, places, kind, other)
+        made = t.effects[e]._replace(**{side: patterns})
+        if made not in place_of:
+            place_of[made] = len(table)
+            table.append(made)
+        return place_of[made]
+
     for stage, own in enumerate(t.groups_of_stage):
         places = tuple(place for place, g in enumerate(own) if g in groups)
-        for e, effect in enumerate(t.effects if places else ()):
-            if is_meant(effect):
-                patterns = _at_places(getattr(effect, side), len(own), places, kind, other)
-                made = (
-                    effect._replace(reads=patterns) if side == "reads" else effect._replace(writes=patterns)
-                )
-                if made not in table:
-                    table.append(made)
-                chosen[(c.effect == e) & (c.stage == stage)] = table.index(made)
+        for e in meant if places else ():
+            chosen[stage, e] = at_places(e, len(own), places)
     program, _ = with_effects(program, *table)
-    return program.with_columns(effect=chosen)
+    return program.with_columns(effect=chosen[c.stage, c.effect])
 
 
 def _at_places(

@@ -13,7 +13,7 @@ from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Exchange
 from meshwright.lowering.order import first_hops, with_effects
 from meshwright.lowering.pipeline import Lowering, Pass
-from meshwright.lowering.sharding.reduction import last_contribution, owned_groups
+from meshwright.lowering.sharding.reduction import LastContributions, owned_groups
 from meshwright.stage.group.parameter_group import partial_sizes
 
 STREAM = "reduce"
@@ -45,11 +45,11 @@ class SumPartial:
             for *_, g in owned
         ]
         exchanges = tuple(dict.fromkeys((*t.exchanges, *wanted)))
-        reduced = _reductions(program)
+        reduced, contributions = _reductions(program), LastContributions.of(program)
         at = [reduced.get(own[:3], -1) for own in owned]
         stage, device, part, _ = np.array(owned).T
         before = [
-            row + 1 if row >= 0 else self._behind_all(program, own)
+            row + 1 if row >= 0 else self._behind_all(contributions, own)
             for row, own in zip(at, owned, strict=True)
         ]
         new = Columns.of(
@@ -60,12 +60,12 @@ class SumPartial:
         program = program.with_tables(exchanges=exchanges, streams=streams, duties=duties)
         return program.inserted(np.array(before), device, new)
 
-    def _behind_all(self, program: Program, own: tuple[int, int, int, int]) -> int:
+    def _behind_all(self, contributions: LastContributions, own: tuple[int, int, int, int]) -> int:
         """The row before which what nothing reduced is summed."""
         stage, device, _, group = own
         if not self.is_beside:
-            return int(program.offsets[device + 1])
-        return last_contribution(program, stage, group, device) + 1
+            return int(contributions.program.offsets[device + 1])
+        return contributions.last(stage, group, device) + 1
 
 
 def _reductions(program: Program) -> dict[tuple[int, int, int], int]:

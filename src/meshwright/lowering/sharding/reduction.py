@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,12 +55,13 @@ class ReduceGradients:
         if stream not in streams:
             streams.append(stream)
         places, lists, rows = [], [], []
+        contributions = LastContributions.of(program)
         for (stage, device, part, _), exchange in self._reduced(program):
             if exchange not in exchanges:
                 exchanges.append(exchange)
             # what nothing runs beside comes when all is computed: earlier it would only hold up others
             is_last = not self.is_beside or (self.is_tied_last and exchange.ends is not None)
-            last = last_contribution(program, stage, t.groups_of_stage[stage][part], device)
+            last = contributions.last(stage, t.groups_of_stage[stage][part], device)
             places.append(int(program.offsets[device + 1]) if is_last else last + 1)
             lists.append(device)
             rows.append((stage, part, exchanges.index(exchange)))
@@ -113,7 +114,8 @@ class OptimizerStep:
             for at in devices
             if _steps(program, stage, at)
         ]
-        program, effects = with_effects(program, *(_step(program, *place) for place in places))
+        reduced = _reduced_groups(program)
+        program, effects = with_effects(program, *(_step(program, reduced, *place) for place in places))
         stages, lists = np.array(places).T
         rows = Columns.of(len(places), effect=effects, stage=stages, hop=first_hops(program)[stages])
         due = Duty("STEP", "stage", stages=stepped_stages(program, stages.tolist()))
@@ -133,15 +135,20 @@ def _steps(program: Program, stage: int, device: int) -> bool:
     return not t.groups or any(owns(program, stage, g, device) for g in t.groups_of_stage[stage])
 
 
-def _step(program: Program, stage: int, device: int) -> Effect:
+def _reduced_groups(program: Program) -> frozenset[int]:
+    """Groups of which gradients are reduced, or terms of them summed."""
+    t, c = program.tables, program.columns
+    names = np.array([effect.name in (REDUCE_GRAD.name, SUM_GRAD.name) for effect in t.effects])
+    rows = np.flatnonzero(names[c.effect])
+    places = zip(c.stage[rows].tolist(), c.part[rows].tolist(), strict=True)
+    return frozenset(t.groups_of_stage[stage][part] for stage, part in places)
+
+
+def _step(program: Program, reduced: Collection[int], stage: int, device: int) -> Effect:
     """The effect of a stage's STEP on a device: the usual one where all of its groups are reduced, or none is, and all are
     its own."""
-    t, c = program.tables, program.columns
+    t = program.tables
     groups = t.groups_of_stage[stage] if stage < t.num_stages else ()
-    is_reduction = np.array([effect.name in (REDUCE_GRAD.name, SUM_GRAD.name) for effect in t.effects])[
-        c.effect
-    ]
-    reduced = {t.groups_of_stage[int(c.stage[i])][int(c.part[i])] for i in np.flatnonzero(is_reduction)}
     own = [place for place, g in enumerate(groups) if owns(program, stage, g, device)]
     behind = [place for place in own if groups[place] in reduced]
     if len(own) == len(groups) and len(behind) in (0, len(groups)):
@@ -176,21 +183,33 @@ def _in_one_order(before: Ints, lists: Ints, is_across: NDArray[np.bool_]) -> In
     return found
 
 
-def last_contribution(program: Program, stage: int, group: int, device: int) -> int:
-    """The last row on the device that adds to the gradient of the group."""
-    t, c = program.tables, program.columns
-    writers = [
-        e for e, effect in enumerate(t.effects) if any(p.kind == "weight_gradient" for p in effect.writes)
-    ]
-    first, behind = program.offsets[device : device + 2]
-    own = slice(int(first), int(behind))
-    adds = np.flatnonzero(np.isin(c.effect[own], writers) & np.isin(c.stage[own], t.groups[group].stages))
-    if not len(adds):
-        raise ScheduleError(
-            f"nothing on stage {stage} adds to the gradient of {t.groups[group].name}, which is to be reduced; "
-            f"give the order a B, or I and W, for every F"
-        )
-    return int(first + adds[-1])
+class LastContributions(NamedTuple):
+    """The last row on every device that adds to the gradients of a stage: ``rows[list][stage]``, -1 for none."""
+
+    program: Program
+    rows: list[list[int]]
+
+    @staticmethod
+    def of(program: Program) -> LastContributions:
+        """Found for all devices and stages at once."""
+        t, c = program.tables, program.columns
+        adds = np.array([any(p.kind == "weight_gradient" for p in effect.writes) for effect in t.effects])
+        rows = np.flatnonzero(adds[c.effect])
+        num_stages = max(t.num_stages, int(c.stage.max(initial=0)) + 1)
+        found = np.full((program.num_lists, num_stages), -1, dtype=np.int64)
+        np.maximum.at(found, (program.list_of_row[rows], c.stage[rows]), rows)
+        return LastContributions(program, found.tolist())
+
+    def last(self, stage: int, group: int, device: int) -> int:
+        """The last row on the device that adds to the gradient of a group of `stage`. Raises ScheduleError."""
+        known, own = self.program.tables.groups[group], self.rows[device]
+        row = max(own[each] for each in known.stages)
+        if row < 0:
+            raise ScheduleError(
+                f"nothing on stage {stage} adds to the gradient of {known.name}, which is to be reduced; "
+                f"give the order a B, or I and W, for every F"
+            )
+        return row
 
 
 def reductions(lowering: Lowering) -> Pass:

@@ -61,6 +61,11 @@ def stage_layers(layers_per_stage: Sequence[int]) -> tuple[StageLayers, ...]:
         raise PlanError(
             f"layers per stage are {tuple(layers_per_stage)}", allowed="one count from 0 for every stage"
         )
+    return _stage_layers(tuple(layers_per_stage))
+
+
+@lru_cache(maxsize=4096)
+def _stage_layers(layers_per_stage: tuple[int, ...]) -> tuple[StageLayers, ...]:
     found, first_block, last = [], 0, len(layers_per_stage) - 1
     for stage, num_blocks in enumerate(layers_per_stage):
         found.append(StageLayers(first_block, num_blocks, stage == 0, stage == last))

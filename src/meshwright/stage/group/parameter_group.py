@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from math import prod
 
 from meshwright.ir.axis import owns
 from meshwright.ir.program import Program
@@ -13,7 +14,9 @@ from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.adaptation import trains_table
 from meshwright.specs.model.layers import StageLayers, begins_decoder
 from meshwright.specs.plan.plan import Plan
+from meshwright.stage.alike import of_alike
 from meshwright.stage.group.value_size import (
+    LocalParameters,
     StateSize,
     frozen_size,
     gradient_size,
@@ -29,7 +32,6 @@ from meshwright.stage.mesh import (
     data_axes,
     expert_data_axes,
     gradient_axes,
-    num_members,
     shard_axes,
     value_axes,
 )
@@ -71,43 +73,61 @@ def held_groups(plan: Plan, stages: Sequence[StageLayers]) -> tuple[HeldGroup, .
     """Groups of a plan whose program has these stages: one a stage, its experts apart where they are divided, and a
     table that two stages tie."""
     tied = stages_of_table(plan, stages) if is_split_tie(plan, stages) else ()
-    held = []
-    for number, layers in enumerate(stages):
-        dense, experts = num_local_parameters(plan, layers)
-        trained, trained_experts = num_trained_parameters(plan, layers)
+    held, made = [], _GroupsOfPlan(plan)
+    for number, counts in enumerate(of_alike(plan, stages, partial(_counts, plan))):
+        (dense, experts), (trained, trained_experts), num_partial = counts
         if number in tied:
             dense, trained = dense - num_table_parameters(plan), trained - num_table_parameters(plan)
-        partial = num_partial_parameters(plan, layers)
         if experts and plan.ep > 1:
-            held.append(_held(plan, f"stage{number}", (number,), (dense, trained), data_axes(plan), partial))
+            held.append(made.group(f"stage{number}", (number,), (dense, trained), made.axes, num_partial))
             own = (experts, trained_experts)
-            name = f"stage{number}{OF_EXPERTS}"
-            held.append(_held(plan, name, (number,), own, expert_data_axes(plan)))
+            held.append(made.group(f"stage{number}{OF_EXPERTS}", (number,), own, expert_data_axes(plan)))
         else:
             own = (dense + experts, trained + trained_experts)
-            held.append(_held(plan, f"stage{number}", (number,), own, data_axes(plan), partial))
+            held.append(made.group(f"stage{number}", (number,), own, made.axes, num_partial))
     if tied:
         table = num_table_parameters(plan)
-        held.append(_held(plan, TIED, tied, (table, table), data_axes(plan)))
+        held.append(made.group(TIED, tied, (table, table), made.axes))
     return tuple(held)
 
 
-def _held(
-    plan: Plan, name: str, stages: tuple[int, ...], counts: tuple[int, int], axes: tuple[str, ...], num_partial: int = 0,
-) -> HeldGroup:  # fmt: skip
-    num_parameters, num_trained = counts
-    copied = axes if num_trained else ()  # what is frozen has no gradient to be summed over its copies
-    sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
-    shared = axes if plan.shared.divides_values else copied
-    shares: list[Any] = []
-    for along in (shard_axes(plan), value_axes(plan), gradient_axes(plan)):
-        own = tuple(axis for axis in along if axis in shared and sizes[axis] > 1)
-        shares += [own, num_members(plan, own)]
-    partial, scattered = ("tp",) if num_partial else (), own if num_trained else ()
-    num_bytes = num_parameters * dtype_bytes(plan.dtype)
-    group = ParameterGroup(name, stages, num_bytes, copied, partial, scattered)
-    held = HeldGroup(group, num_parameters, num_trained, *shares)
-    return replace(held, num_partial=num_partial)
+def _counts(plan: Plan, layers: StageLayers) -> tuple[LocalParameters, LocalParameters, int]:
+    """Parameters of a stage on one device: all, those that train, and those of which a device has a term of the gradients."""
+    trained = num_trained_parameters(plan, layers)
+    return num_local_parameters(plan, layers), trained, num_partial_parameters(plan, layers)
+
+
+class _GroupsOfPlan:
+    """Makes the groups of one plan; `axes` are those along which devices hold the same parameters and different data."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.axes = data_axes(plan)
+        self._element_bytes = dtype_bytes(plan.dtype)
+        self._divides_values = plan.shared.divides_values
+        self._sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
+        self._shared = shard_axes(plan), value_axes(plan), gradient_axes(plan)
+
+    def group(
+        self, name: str, stages: tuple[int, ...], counts: tuple[int, int], axes: tuple[str, ...], num_partial: int = 0,
+    ) -> HeldGroup:  # fmt: skip
+        """One of so many parameters, of which so many train, with copies along these axes."""
+        num_parameters, num_trained = counts
+        copied = axes if num_trained else ()  # what is frozen has no gradient to be summed over its copies
+        divided = axes if self._divides_values else copied
+        state, values, gradients = (
+            tuple(axis for axis in along if axis in divided and self._sizes[axis] > 1)
+            for along in self._shared
+        )
+        num_state, num_values, num_gradients = map(self._num_members, (state, values, gradients))
+        summed, scattered = ("tp",) if num_partial else (), gradients if num_trained else ()
+        num_bytes = num_parameters * self._element_bytes
+        return HeldGroup(
+            ParameterGroup(name, stages, num_bytes, copied, summed, scattered), num_parameters, num_trained,
+            state, num_state, values, num_values, gradients, num_gradients, num_partial,
+        )  # fmt: skip
+
+    def _num_members(self, axes: tuple[str, ...]) -> int:
+        return prod(self._sizes[axis] for axis in axes)
 
 
 def num_stepped_parameters(program: Program, held: Sequence[HeldGroup]) -> tuple[int, ...]:
