@@ -90,6 +90,24 @@ def test_a_forward_that_is_missing_is_shown() -> None:
     assert "nothing in its list writes it" in str(refused.value)
 
 
+def test_of_pieces_forward_rises_and_everything_else_falls() -> None:
+    orders = [
+        [Compute("F", 0, 0), Compute("B", 0, 0)],
+        [Compute("F", 1, 0), Compute("I", 1, 0), Compute("W", 1, 0)],
+    ]
+    program = program_of_orders(orders, pieces=(2, 3))
+    first, second = ([row.text for row in program.instructions(device)] for device in (0, 1))
+    assert first == ["0F0", "1F0", "1B0", "0B0"]
+    assert second == ["2F0", "3F0", "4F0", "4I0", "3I0", "2I0", "4W0", "3W0", "2W0"]
+    assert program.tables.paths == ((Hop(0, 0), Hop(1, 0), Hop(2, 1), Hop(3, 1), Hop(4, 1)),)
+
+
+def test_pieces_are_of_the_stages_of_the_lists() -> None:
+    orders = registered()["1f1b"].orders(3, 4)
+    with pytest.raises(ScheduleError, match="the order has 3 stages, 2 were asked for"):
+        program_of_orders(orders, pieces=(2, 2))
+
+
 def test_works_by_name_and_stage() -> None:
     program = Transfers()(program_of_orders(registered()["1f1b"].orders(2, 1)))
     full = with_works(program, {("F", 0): Work("F", flops=1.0), ("F", 1): Work("F", flops=2.0)})

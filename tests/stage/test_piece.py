@@ -7,14 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.lowering.plans import DENSE, plan
 
-from meshwright.schedules import Compute, registered
 from meshwright.specs import ModelSpec, stage_layers
 from meshwright.stage.piece import (
     MAX_COMPUTES,
     has_vocabulary_share,
     num_pieces,
     piece_layers,
-    refined,
 )
 
 
@@ -67,21 +65,6 @@ def test_pieces_stay_within_the_limit_of_computes(recompute):
     assert pieces == other and 1 < pieces < 20
     computes = passes * chosen.num_microbatches * 2
     assert computes * pieces <= MAX_COMPUTES < computes * (pieces + 1)
-
-
-def test_forward_rises_and_everything_else_falls():
-    orders = [
-        [Compute("F", 0, 0), Compute("B", 0, 0)],
-        [Compute("F", 1, 0), Compute("I", 1, 0), Compute("W", 1, 0)],
-    ]
-    ours = refined(orders, (2, 3))
-    assert [(c.name, c.stage) for c in ours[0]] == [("F", 0), ("F", 1), ("B", 1), ("B", 0)]
-    assert [(c.name, c.stage) for c in ours[1]] == [
-        *[("F", stage) for stage in (2, 3, 4)],
-        *[(name, stage) for name in ("I", "W") for stage in (4, 3, 2)],
-    ]
-    whole = registered()["zb_h1"].orders(4, 6, 1)
-    assert refined(whole, (1,) * 4) == whole
 
 
 @pytest.mark.parametrize("layers_per_stage", [(1, 1, 1, 1), (2, 2, 0, 0), (0, 2, 2, 0), (1, 1, 2, 0)])

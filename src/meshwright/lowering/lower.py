@@ -35,7 +35,7 @@ from meshwright.specs.plan.plan import Plan
 from meshwright.stage.alike import of_alike
 from meshwright.stage.group.parameter_group import group_bytes, held_groups, num_stepped_parameters
 from meshwright.stage.mesh import collapsed_axes
-from meshwright.stage.piece import has_vocabulary_passes, piece_layers, refined
+from meshwright.stage.piece import has_vocabulary_passes, piece_layers
 from meshwright.stage.saved.saved import boundary_bytes_per_token
 from meshwright.stage.saved.size import (
     kept_bytes_per_token,
@@ -165,10 +165,10 @@ def _computes(lowering: Lowering) -> Program:
         orders = vocabulary_orders(plan, orders)
     m = plan.num_microbatches
     program = program_of_orders(
-        refined(orders, lowering.counts),
+        orders,
         microbatches=[Microbatch(plan.tokens_per_microbatch, 1.0 / m)] * m, num_stages=len(lowering.stages),
         groups=tuple(each.group for each in lowering.held), collapsed=collapsed_axes(plan),
-        skips_stages=lowering.schedule.skips_stages,
+        skips_stages=lowering.schedule.skips_stages, pieces=lowering.counts,
     )  # fmt: skip
     sizes = value_bytes(lowering)
     if lowering.schedule.skips_stages:

@@ -30,6 +30,7 @@ def program_of_orders(
     groups: Sequence[ParameterGroup] = (),
     collapsed: Sequence[Axis] = (),
     skips_stages: bool = False,
+    pieces: Sequence[int] = (),
 ) -> Program:
     """A program of computes on the axis ``pp`` (one list a device) and any collapsed axes behind it.
 
@@ -37,7 +38,8 @@ def program_of_orders(
     different ways: a stage that stands on several devices is held by each of them, and each microbatch passes one.
     `microbatches` and `num_stages` are what was asked for; None: what the lists have. The paths are found here, those that
     `microbatches` name are not looked at. `skips_stages`: a microbatch passes those stages that compute it, which may leave
-    out some between the first and the last.
+    out some between the first and the last. `pieces`: stages of the program for each stage of the orders, on its device: a
+    forward passes them rising, all else falling (empty: one each).
 
     Raises:
         ScheduleError: no computes, a microbatch that one stage computes on two devices, a gap in the stages, more or fewer
@@ -45,61 +47,87 @@ def program_of_orders(
     """
     if not any(orders):
         raise ScheduleError("the lists have no computes; return one list a device, such as ['F0', 'B0']")
-    flat = list(chain.from_iterable(orders))  # column by column: a job has a hundred thousand and more
-    written = list(map(itemgetter(0), flat))
-    names = sorted(set(written))
-    others = [name for name in names if name not in COMPUTE_OF_NAME]
-    if others:
-        raise ScheduleError(
-            f"the order has {', '.join(others)}; it holds computes of stages (F, B, I, W), passes place all else"
-        )
-    effects = tuple(map(COMPUTE_OF_NAME.__getitem__, names))
-    offsets = np.concatenate([[0], np.cumsum([len(row) for row in orders])]).astype(np.int64)
-    try:
-        stages, numbers = (np.array(list(map(itemgetter(k), flat)), dtype=np.int64) for k in (1, 2))
-    except OverflowError:
-        raise ScheduleError(
-            "a stage or microbatch has more than 18 digits; number both from 0 without gaps"
-        ) from None
-    placed = _Placed(orders, offsets, stages, numbers)
+    placed = _Placed.of(orders)
+    if any(count != 1 for count in pieces):
+        placed = placed.in_pieces(pieces)
     given = _microbatches(placed, microbatches)
     ways = _ways(placed, num_stages, len(given), skips_stages)
     paths, path_of = _paths(ways)
-    hops = np.cumsum(ways >= 0, axis=1)[numbers, stages] - 1 if skips_stages else stages
-    number = {name: place for place, name in enumerate(names)}
+    stages = placed.stage
+    hops = np.cumsum(ways >= 0, axis=1)[placed.microbatch, stages] - 1 if skips_stages else stages
+    effects = tuple(map(COMPUTE_OF_NAME.__getitem__, placed.names))
     tables = Tables(
         effects=effects,
         value_kinds=value_kinds_of(CORE, effects, STANDARD_KINDS),
         microbatches=tuple(one._replace(path=path) for one, path in zip(given, path_of, strict=True)),
         paths=paths,
         groups=tuple(groups),
-        duties=tuple(map(Duty, names)),
+        duties=tuple(map(Duty, placed.names)),
     )
     columns = Columns.of(
-        len(flat), effect=list(map(number.__getitem__, written)), stage=stages, hop=hops, microbatch=numbers
+        len(stages), effect=placed.name, stage=stages, hop=hops, microbatch=placed.microbatch
     )
-    return Program((Axis(FIRST_AXIS, len(orders)), *collapsed), tables, columns, offsets)
+    return Program((Axis(FIRST_AXIS, len(orders)), *collapsed), tables, columns, placed.offsets)
 
 
 class _Placed(NamedTuple):
-    """The computes of all devices one behind the other: columns, and where each device's begin."""
+    """The computes of all devices one behind the other: columns, and where each device's begin; `name` counts in `names`."""
 
-    orders: Orders
-    offsets: Ints
+    names: tuple[str, ...]
+    name: Ints
     stage: Ints
     microbatch: Ints
+    offsets: Ints
+
+    @staticmethod
+    def of(orders: Orders) -> _Placed:
+        """Column by column: a job has a hundred thousand computes and more. Raises ScheduleError for other names."""
+        flat = list(chain.from_iterable(orders))
+        written = list(map(itemgetter(0), flat))
+        names = sorted(set(written))
+        others = [name for name in names if name not in COMPUTE_OF_NAME]
+        if others:
+            raise ScheduleError(
+                f"the order has {', '.join(others)}; it holds computes of stages (F, B, I, W), passes place all else"
+            )
+        number = {name: place for place, name in enumerate(names)}
+        try:
+            stages, numbers = (np.array(list(map(itemgetter(k), flat)), dtype=np.int64) for k in (1, 2))
+        except OverflowError:
+            raise ScheduleError(
+                "a stage or microbatch has more than 18 digits; number both from 0 without gaps"
+            ) from None
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in orders])]).astype(np.int64)
+        return _Placed(
+            tuple(names), np.array(list(map(number.__getitem__, written))), stages, numbers, offsets
+        )
+
+    def in_pieces(self, pieces: Sequence[int]) -> _Placed:
+        """Every compute of a stage as computes of its pieces: forward rising, all else falling. Raises ScheduleError where
+        the lists have other stages."""
+        _num_stages(self, len(pieces))
+        counts = np.array(pieces)[self.stage]
+        row = np.repeat(np.arange(len(counts)), counts)
+        ends = np.cumsum(counts)
+        rising = np.arange(len(row)) - np.repeat(ends - counts, counts)
+        is_forward = np.array([name == "F" for name in self.names])[self.name]
+        place = np.where(is_forward[row], rising, counts[row] - 1 - rising)
+        first = np.cumsum([0, *pieces])[self.stage]
+        return _Placed(
+            self.names, self.name[row], first[row] + place, self.microbatch[row],
+            np.concatenate([[0], ends])[self.offsets],
+        )  # fmt: skip
 
     @property
     def device(self) -> Ints:
         """Device of every compute."""
-        return np.repeat(np.arange(len(self.orders)), np.diff(self.offsets))
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
     def where(self, place: int) -> str:
         """Words for one compute: its device, its position there, and itself."""
         device = int(np.searchsorted(self.offsets, place, side="right")) - 1
-        position = place - int(self.offsets[device])
-        name, stage, microbatch = self.orders[device][position]
-        return f"device {device}, position {position}: {stage}{name}{microbatch}"
+        position, name = place - int(self.offsets[device]), self.names[self.name[place]]
+        return f"device {device}, position {position}: {self.stage[place]}{name}{self.microbatch[place]}"
 
 
 def _microbatches(placed: _Placed, asked: Sequence[Microbatch] | int | None) -> Sequence[Microbatch]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from meshwright.schedules.order import Compute, Orders
 from meshwright.specs.model.layers import StageLayers, split_layers
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.software import EXECUTOR
@@ -90,19 +89,3 @@ def piece_layers(stages: Sequence[StageLayers], pieces: Sequence[int]) -> tuple[
             )
             block += size
     return tuple(found)
-
-
-def refined(orders: Orders, pieces: Sequence[int]) -> Orders:
-    """The orders with every compute of a stage as computes of its pieces: forward rising, backward falling."""
-    if all(count == 1 for count in pieces):
-        return orders
-    first = [sum(pieces[:stage]) for stage in range(len(pieces))]
-    result: Orders = []
-    for row in orders:
-        new = []
-        for name, stage, microbatch in row:
-            places = range(first[stage], first[stage] + pieces[stage])
-            ordered = places if name == "F" else reversed(places)
-            new += [Compute(name, place, microbatch) for place in ordered]
-        result.append(new)
-    return result

@@ -22,7 +22,6 @@ from meshwright.lowering.order import program_of_orders
 from meshwright.lowering.transfer.transfer import Transfers
 from meshwright.schedules.order import registered
 from meshwright.simulator.simulate import simulate_program
-from meshwright.stage.piece import refined
 from meshwright.systems.planning.galvatron import cost as costs
 from meshwright.systems.planning.galvatron.cost import ProfiledJob, Strategy
 
@@ -53,7 +52,7 @@ def layerwise_program(
     """
     stages = list(_stages(job, layers, cut, ends))
     orders = registered()[job.schedule].orders(len(cut), job.num_microbatches)
-    program = program_of_orders(refined(orders, [len(pieces) for pieces in stages]))
+    program = program_of_orders(orders, pieces=[len(pieces) for pieces in stages])
     pieces = [piece for stage in stages for piece in stage]
     seconds = {f"{name} {n}": each[name] for n, each in enumerate(pieces) for name in each}
     # what a message holds is the result of the last layer before the boundary
