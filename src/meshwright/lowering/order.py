@@ -260,19 +260,26 @@ def with_works(
     """The program with a work on every compute, by (name, stage); names that are not given keep none. `of_parts`: of rows
     of a part, by (name, stage, part), instead."""
     table: dict[Work, int] = {}
+    known: dict[int, int] = {}  # by identity, as stages that are alike share their works: hashing one is long
+
+    def number(work: Work) -> int:
+        if id(work) not in known:
+            known[id(work)] = table.setdefault(work, len(table))
+        return known[id(work)]
+
     num_stages = max(program.tables.num_stages, int(program.columns.stage.max(initial=0)) + 1)
     num_parts = 1 + max((part for _, _, part in of_parts or ()), default=0)
     place = np.full((len(program.tables.effects), num_stages, num_parts), -1, dtype=np.int64)
-    for e, effect in enumerate(program.tables.effects):
-        for stage in range(num_stages):
-            work = works.get((effect.name, stage))
-            if work is not None:
-                place[e, stage] = table.setdefault(work, len(table))
     numbers: dict[str, list[int]] = {}
     for e, effect in enumerate(program.tables.effects):
         numbers.setdefault(effect.name, []).append(e)
+    for name, effects in numbers.items():
+        for stage in range(num_stages):
+            work = works.get((name, stage))
+            if work is not None:
+                place[effects, stage] = number(work)
     for (name, stage, part), work in (of_parts or {}).items():
-        place[numbers.get(name, []), stage, part] = table.setdefault(work, len(table))
+        place[numbers.get(name, []), stage, part] = number(work)
     c = program.columns
     chosen = place[c.effect, c.stage, np.minimum(c.part, num_parts - 1)] if len(program) else c.work
     return program.with_tables(works=tuple(table)).with_columns(work=chosen)

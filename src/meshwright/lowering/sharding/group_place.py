@@ -32,8 +32,9 @@ def with_kind_at(
 
     @cache
     def at_places(e: int, num_groups: int, places: tuple[int, ...]) -> int:
-        patterns = _at_places(getattr(t.effects[e], side), num_groups, places, kind, other)
-        made = t.effects[e]._replace(**{side: patterns})
+        effect = t.effects[e]
+        patterns = _at_places(getattr(effect, side), num_groups, places, kind, other)
+        made = effect._replace(reads=patterns) if side == "reads" else effect._replace(writes=patterns)
         if made not in place_of:
             place_of[made] = len(table)
             table.append(made)
