@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -59,6 +60,57 @@ class HashRunner:
 
     def close(self) -> None:
         """It holds nothing."""
+
+
+class PreparedHashStep:
+    """A step in one of the two sets of arrays of the next class."""
+
+    def __init__(self, inputs: StepInputs, run: Callable[[], NDArray[np.float32]]) -> None:
+        self.token_ids, self.logits = inputs.token_ids, run
+
+
+class PreparingHashRunner(HashRunner):
+    """Has room for two steps: arrays of a third, and its logits, are those of the first, which are spoilt before."""
+
+    def __init__(self, num_blocks: int = 40, block_tokens: int = 4, num_host_blocks: int = 0) -> None:
+        super().__init__(num_blocks, block_tokens, num_host_blocks)
+        self._room = [(np.zeros(4096, np.int64), np.zeros((256, VOCABULARY), np.float32)) for _ in range(2)]
+        self._turns = 0
+        self._waiting: deque[int] = deque()
+
+    def prepare(self, inputs: StepInputs) -> PreparedHashStep:
+        """As `PreparingRunner.prepare`."""
+        turn, self._turns = self._turns, self._turns + 1
+        tokens, logits = self._room[turn % 2]
+        assert turn - 2 not in self._waiting, "a step that has not run is overwritten"
+        tokens.fill(-7), logits.fill(np.nan)
+        size, num_rows = len(inputs.token_ids), len(inputs.rows)
+        tokens[:size] = inputs.token_ids
+        mine = replace(inputs, token_ids=tokens[:size])
+        self._waiting.append(turn)
+
+        def run() -> NDArray[np.float32]:
+            assert self._waiting.popleft() == turn, "steps run in their order, once"
+            logits[:num_rows] = self.forward(mine)
+            return logits[:num_rows]
+
+        return PreparedHashStep(mine, run)
+
+
+class BreakingHashRunner(HashRunner):
+    """Behind `broken_token` logits are no numbers."""
+
+    broken_token = 3
+
+    def forward(self, inputs: StepInputs) -> NDArray[np.float32]:
+        """As usual, but for that."""
+        found = super().forward(inputs)
+        found[inputs.token_ids[np.sort(inputs.rows)] == self.broken_token] = np.nan
+        return found
+
+
+class PreparingBreakingHashRunner(PreparingHashRunner, BreakingHashRunner):
+    """Both."""
 
 
 class HashStep:

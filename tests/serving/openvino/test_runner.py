@@ -107,6 +107,31 @@ def test_a_step_that_asks_for_nothing_fills_blocks_and_returns_no_row(llama) -> 
     np.testing.assert_allclose(found[0], model.logits(tokens)[-1], rtol=0, atol=FLOAT32_ROUNDING)
 
 
+def test_a_step_is_prepared_and_its_tokens_written_while_another_waits_or_its_logits_are_read(llama) -> None:
+    """Of three steps two lie beside each other at any time, of different lengths."""
+    model, runner = llama
+    prompts = [drawn(40), drawn(25, seed=2), drawn(70, seed=3)]
+    blocks = [[20, 21], [22], [23, 24, 25]]
+    given = [
+        step_inputs([Piece([0] * len(tokens), 0, held)], runner.block_tokens)
+        for tokens, held in zip(prompts, blocks)
+    ]
+    first, second = (runner.prepare(inputs) for inputs in given[:2])
+    for inputs in given[:2]:
+        for array in (inputs.positions, inputs.block_ids, inputs.token_ids):
+            array[...] = 0  # they are the runner's own now
+    second.token_ids[...], first.token_ids[...] = prompts[1], prompts[0]
+    logits = [first.logits(), second.logits()]
+    expected = [model.logits(tokens)[-1] for tokens in prompts]
+    for found, right in zip(logits, expected):
+        np.testing.assert_allclose(found[0], right, rtol=0, atol=FLOAT32_ROUNDING)
+    third = runner.prepare(given[2])
+    third.token_ids[...] = prompts[2]
+    last = third.logits()
+    np.testing.assert_allclose(logits[1][0], expected[1], rtol=0, atol=FLOAT32_ROUNDING)
+    np.testing.assert_allclose(last[0], expected[2], rtol=0, atol=FLOAT32_ROUNDING)
+
+
 def test_a_step_larger_than_all_before_it_is_computed(llama) -> None:
     """Inputs have room for 256 sequences at the start."""
     model, runner = llama

@@ -73,6 +73,29 @@ class Runner(Protocol):
         ...
 
 
+class PreparedStep(Protocol):
+    """A step that a runner has been given before all of its tokens are known."""
+
+    @property
+    def token_ids(self) -> NDArray[np.int64]:
+        """``[T]``: what stands in it when the step runs is what it computes."""
+        ...
+
+    def logits(self) -> NDArray[np.float32]:
+        """Run it, once: logits ``[R, V]`` of the asked rows, valid until two other steps have been prepared."""
+        ...
+
+
+@runtime_checkable
+class PreparingRunner(Protocol):
+    """A runner that takes a step's inputs while it runs the step before: what is done between two steps is seen by nobody
+    but whoever waits for tokens. It has that beside `Runner`, and is not asked for `forward` meanwhile."""
+
+    def prepare(self, inputs: StepInputs) -> PreparedStep:
+        """Keep these inputs; those of the last but one are gone. May be called while another thread runs the last one."""
+        ...
+
+
 class StepUnderWay(Protocol):
     """A step that was started."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,18 @@ from meshwright.serving.policy.sequence import Sequence
 FIRST_ROWS = 16
 FIRST_BLOCKS = 8
 Ints = NDArray[np.int64]
+
+
+class LateTokens(NamedTuple):
+    """Tokens of a step that the step before it is still to draw: where they stand in this one, and among those drawn."""
+
+    places: Ints | slice
+    sources: Ints | slice
+
+    @classmethod
+    def at(cls, places: Ints, sources: Ints) -> LateTokens:
+        """Slices where they do: behind a step code is cold, and these are written then."""
+        return cls(_as_slice(places), _as_slice(sources))
 
 
 @dataclass(eq=False, slots=True)
@@ -65,6 +78,9 @@ class RunningRows:
         self._room = np.zeros(0, np.int64)  # tokens that it may have
         # Tokens whose keys and values are in blocks once the steps given out have run.
         self._given = np.zeros(0, np.int64)
+        self._drawn_at = np.zeros(
+            0, np.int64
+        )  # its place among those that draw, in the last step that was given out
         self._tables = np.zeros((0, FIRST_BLOCKS), np.int32)
         self._num_blocks = np.zeros(0, np.int64)
 
@@ -131,12 +147,22 @@ class RunningRows:
             batch, sequences, rows, starts, counts, block_ids, _starts(needed), draws, now_s, proposed
         )
 
-    def are_known(self, work: StepWork) -> bool:
-        """Are all tokens there that it computes?"""
-        return bool((self.num_tokens[work.rows] >= work.starts + work.counts).all())
+    def late(self, work: StepWork) -> LateTokens | None:
+        """What it computes that is not known yet: of a sequence the last token; the step before draws it."""
+        ends = work.starts + work.counts
+        unknown = self.num_tokens[work.rows] < ends
+        if not unknown.any():
+            return None
+        assert (self.num_tokens[work.rows] >= ends - 1).all(), "two tokens of a sequence are not known"
+        places = (np.cumsum(work.counts) - 1)[unknown]
+        return LateTokens.at(places, self._drawn_at[work.rows[unknown]])
+
+    def given_out(self, rows: Ints) -> None:
+        """A step draws a token of each of these rows, in this order."""
+        self._drawn_at[rows] = np.arange(len(rows))
 
     def inputs(self, work: StepWork, adapters: tuple[int, ...] = ()) -> StepInputs:
-        """What a runner takes; tokens are looked up now, when those of the steps before are there."""
+        """What a runner takes, in arrays of its own; tokens as they are known now, anything where they are `late`."""
         num_chunks = len(work.batch.chunks)
         query_starts = _starts(work.counts)
         decoded = self._last[work.rows[num_chunks:]]
@@ -171,7 +197,7 @@ class RunningRows:
         """Twice as many rows."""
         more = max(FIRST_ROWS, len(self._tokens))
         self._tokens += [np.zeros(0, np.int32)] * more
-        for name in ("num_tokens", "_last", "_room", "_given", "_num_blocks", "_tables"):
+        for name in ("num_tokens", "_last", "_room", "_given", "_drawn_at", "_num_blocks", "_tables"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)]))
 
@@ -181,6 +207,12 @@ def _starts(counts: Ints) -> NDArray[np.int32]:
     starts = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=starts[1:])
     return starts
+
+
+def _as_slice(indices: Ints) -> Ints | slice:
+    """The same indices."""
+    first = int(indices[0])
+    return slice(first, first + len(indices)) if (np.diff(indices) == 1).all() else indices
 
 
 def _wanted_rows(work: StepWork, query_starts: NDArray[np.int32]) -> Ints:

@@ -6,18 +6,17 @@ those without proposals, one for one. What was drawn from a distribution is take
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Collection
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.serving.engine.engine import Ended, NewToken, Speculated
 from meshwright.serving.engine.proposer import Continuation, ProposalPlace, Proposer
 from meshwright.serving.engine.runner import Runner
 from meshwright.serving.engine.runner_engine import MaskOf, RunnerEngine, no_mask
 from meshwright.serving.engine.running_rows import StepWork
+from meshwright.serving.engine.running_step import RunningStep, vectors_of
 from meshwright.serving.engine.served_adapters import ServedAdapters
 from meshwright.serving.policy.batch import Batch
 from meshwright.serving.policy.sequence import Sequence
@@ -86,21 +85,29 @@ class SpeculatingEngine(RunnerEngine):
             return None
         return ProposalPlace(sequence, tokens, most, lambda: self._sampler.drafter(row))
 
-    def _drawn(self, work: StepWork, logits: NDArray[np.float32]) -> tuple[list[NewToken], list[Ended]]:
+    def _choose(self, step: RunningStep) -> None:
+        """Where something is proposed, draws follow one another."""
+        if not step.work.proposed:
+            super()._choose(step)
+
+    def _drawn(self, step: RunningStep) -> tuple[list[NewToken], list[Ended]]:
         """Token behind token, as long as what comes is what was proposed."""
+        work, rows, sequences = step.work, step.rows, step.sequences
         if not work.proposed:
-            tokens, ended = super()._drawn(work, logits)
+            tokens, ended = super()._drawn(step)
             self._settle(work, tokens)
             return tokens, ended
-        sequences = list(itertools.compress(work.sequences, work.draws.tolist()))
-        rows, nums = work.rows[work.draws], work.num_wanted
+        logits, nums = step.logits, work.num_wanted
+        assert logits is not None
         firsts = np.cumsum(nums) - nums
         proposals = [Continuation()] * (len(sequences) - len(self._proposals)) + self._proposals
         tokens, ended = list[NewToken](), list[Ended]()
         live, depth = list(range(len(sequences))), 0
         while live:
             drawn = [proposals[at].drawn[depth] if depth < nums[at] - 1 else None for at in live]
-            new = self._draw(rows[live], [sequences[at] for at in live], logits[firsts[live] + depth], drawn)
+            these = [sequences[at] for at in live]
+            found = self._sampler.draw(rows[live], logits[firsts[live] + depth], drawn)
+            new = self._appended(rows[live], these, found, vectors_of(self.runner, these))
             last = self._last_ones(new)
             tokens += new
             ended += [self._end(token) for token in last]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from meshwright.specs.data_text import json_of
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.layers import split_layers, stage_layers
 
+NUM_PREPARED = 2  # steps: one that runs, and one whose inputs are written or logits read meanwhile
 BLOCK_BYTES = 1 << 30  # of all blocks, where nobody says how many
 
 
@@ -53,6 +54,23 @@ class OpenVinoOptions:
     num_host_blocks: int = 0
     num_threads: int = 0
     num_stages: int = 1
+
+
+class PreparedStages:
+    """A step whose inputs lie in the requests of all stages."""
+
+    def __init__(self, stages: Sequence[StageRequest], num_rows: int) -> None:
+        self._stages, self._num_rows = stages, num_rows
+        self.token_ids = stages[0].token_ids
+
+    def logits(self) -> NDArray[np.float32]:
+        """As `PreparedStep.logits`."""
+        handed: openvino.Tensor | None = None
+        for stage in self._stages:
+            handed = stage.run(handed)
+        assert handed is not None
+        logits: NDArray[np.float32] = handed.data
+        return logits.reshape(-1, logits.shape[-1])[: self._num_rows]
 
 
 class OpenVinoRunner:
@@ -82,18 +100,24 @@ class OpenVinoRunner:
         self.vocabulary_size, self.max_model_tokens = model.vocabulary_size, model.max_sequence_length
         self._blocks = BlockMemory(layouts, self.num_blocks, self.num_host_blocks)
         tensors = dict(self._blocks.tensors())
-        self._stages = [StageRequest(compiled, tensors) for compiled in self._compiled]
+        # Two steps' inputs and logits: one is filled and the other read while the step between them runs.
+        self._requests = deque(
+            [StageRequest(compiled, tensors) for compiled in self._compiled] for _ in range(NUM_PREPARED)
+        )
+
+    def prepare(self, inputs: StepInputs) -> PreparedStages:
+        """As `PreparingRunner.prepare`. Raises SpecError for adapters."""
+        if any(inputs.adapters):
+            raise SpecError(f"adapters are not served here: {LACKING['adapters']}", next=OTHER_ENGINE)
+        self._requests.rotate()
+        stages = self._requests[0]
+        for stage in stages:
+            stage.fill(inputs)
+        return PreparedStages(stages, inputs.rows.size)
 
     def forward(self, inputs: StepInputs) -> NDArray[np.float32]:
         """As `Runner.forward`. Raises SpecError for adapters."""
-        if any(inputs.adapters):
-            raise SpecError(f"adapters are not served here: {LACKING['adapters']}", next=OTHER_ENGINE)
-        handed: openvino.Tensor | None = None
-        for stage in self._stages:
-            handed = stage.run(inputs, handed)
-        assert handed is not None
-        logits: NDArray[np.float32] = handed.data.reshape(-1, self.vocabulary_size)
-        return logits[: inputs.rows.size]
+        return self.prepare(inputs).logits()
 
     def move_blocks(self, swap_out: Sequence[Pair], copies: Sequence[Pair], swap_in: Sequence[Pair]) -> None:
         """As `Runner.move_blocks`; of each list all sources are read before anything is written."""
@@ -101,13 +125,14 @@ class OpenVinoRunner:
 
     def close(self) -> None:
         """Let go of the compiled graphs and the blocks."""
-        self._stages, self._compiled = [], []
+        self._requests.clear()
+        self._compiled = []
         self._blocks = BlockMemory((), 0, 0)
 
     @property
     def infer_seconds(self) -> float:
         """Time within the runtime's own calls so far; the rest of a step's time is ours."""
-        return sum(stage.infer_seconds for stage in self._stages)
+        return sum(stage.infer_seconds for stages in self._requests for stage in stages)
 
     def layer_types(self) -> Counter[str]:
         """What the plugin runs, by its names of layers (RMS, RoPE, LLMMLP, FullyConnected, ...): which fusions took place."""

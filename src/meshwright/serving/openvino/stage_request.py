@@ -1,4 +1,4 @@
-"""One compiled graph of consecutive layers with its inputs in place: a step fills them and infers."""
+"""One compiled graph of consecutive layers with inputs of its own: a step fills them, and infers when its turn comes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import openvino
+from numpy.typing import NDArray
 
 from meshwright.serving.engine.runner import StepInputs
 from meshwright.serving.openvino.decoder_graph import HIDDEN, POSITIONS, ROWS, TOKEN_IDS
@@ -37,11 +38,9 @@ class StageRequest:
         self._block_starts = StepBuffer(request, "block_starts", np.int32, SEQUENCES)
         self._max_context = StepScalar(request, "max_context")
 
-    def run(self, inputs: StepInputs, hidden: openvino.Tensor | None) -> openvino.Tensor:
-        """Logits or hidden states, valid until the next call; `hidden` is what the stage before returned."""
-        if self.takes_hidden:
-            self._request.set_tensor(HIDDEN, hidden)
-        else:
+    def fill(self, inputs: StepInputs) -> None:
+        """Take what a step needs; its logits or hidden states, if there were any, are gone."""
+        if not self.takes_hidden:
             self._token_ids.fill(inputs.token_ids)
         if self.has_rows:
             self._rows.fill(inputs.rows if inputs.rows.size else NO_ROWS)
@@ -51,6 +50,17 @@ class StageRequest:
         self._block_ids.fill(inputs.block_ids)
         self._block_starts.fill(inputs.block_starts)
         self._max_context.fill(inputs.max_context)
+
+    @property
+    def token_ids(self) -> NDArray[np.int64]:
+        """``[T]``, as the graph reads them; of the first stage."""
+        view: NDArray[np.int64] = self._token_ids.view
+        return view
+
+    def run(self, hidden: openvino.Tensor | None) -> openvino.Tensor:
+        """Logits or hidden states, valid until it is filled again; `hidden` is what the stage before returned."""
+        if self.takes_hidden:
+            self._request.set_tensor(HIDDEN, hidden)
         begin = time.perf_counter()
         self._request.infer(share_outputs=True)
         self.infer_seconds += time.perf_counter() - begin

@@ -13,7 +13,7 @@ _TYPES: dict[np.dtype[Any], Type] = {np.dtype(np.int64): Type.i64, np.dtype(np.i
 
 
 class StepBuffer:
-    """One input of a graph, of a length that differs between steps. Grown, never shrunk."""
+    """One input of a graph, of a length that differs between steps; `view` is what the graph reads. Grown, never shrunk."""
 
     def __init__(
         self, request: openvino.InferRequest, name: str, kind: type[np.integer[Any]], capacity: int
@@ -29,13 +29,13 @@ class StepBuffer:
             if size > self._capacity:
                 self._allocate(max(size, 2 * self._capacity))
             self._tensor.shape = [size]
-            self._view, self._size = self._tensor.data, size
-        self._view[...] = values
+            self.view, self._size = self._tensor.data, size
+        self.view[...] = values
 
     def _allocate(self, capacity: int) -> None:
         self._tensor = openvino.Tensor(_TYPES[self._kind], openvino.Shape([capacity]))
         self._capacity = self._size = capacity
-        self._view = self._tensor.data
+        self.view = self._tensor.data
         self._request.set_tensor(self._name, self._tensor)
 
 

@@ -127,11 +127,14 @@ class Sampler:
             token_ids = self._drawn_by_kind(rows, kinds, logits, given)
             self._accept(rows, token_ids)
         else:
-            token_ids = logits.argmax(axis=1)
-            token_ids[~np.isfinite(logits[np.arange(len(rows)), token_ids])] = NO_TOKEN
+            token_ids = drawn_plainly(logits.argmax(axis=1), logits).token_ids
         self._positions[rows] += np.uint64(1)
         logprobs, top = self._logprobs(rows, token_ids, logits)
         return Drawn(token_ids, logprobs, top)
+
+    def are_plain(self, rows: NDArray[np.int64]) -> bool:
+        """Is the largest logit of each row its next token, and nothing else asked for? Then `drawn_plainly` may draw."""
+        return not (self._kinds[rows].any() or (self._num_logprobs[rows] >= 0).any())
 
     def num_allowed(self, row: int, token_ids: Sequence[int]) -> int:
         """How many of these tokens its grammar lets follow, one behind the other."""
@@ -255,6 +258,12 @@ class Drafter:
         if self._adjustment is not None:
             self._adjustment.accept(token)
         return token, proposed
+
+
+def drawn_plainly(best: NDArray[np.int64], logits: NDArray[np.float32]) -> Drawn:
+    """Of plain rows (`Sampler.are_plain`), whose largest of ``logits [R, V]`` are ``best [R]``."""
+    is_whole = np.isfinite(logits[np.arange(len(best)), best])
+    return Drawn(np.where(is_whole, best, NO_TOKEN), np.full(len(best), np.nan, np.float32))
 
 
 def check(parameters: SamplingParameters, vocabulary_size: int) -> None:
