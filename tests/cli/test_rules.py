@@ -19,7 +19,7 @@ from tests.cli.running import Runner, start
 
 COMMANDS = [
     *"bench calibrate check checkpoint compare doctor export generate import list plan".split(),
-    *"quickstart reproduce run serve show simulate systems train validate".split(),
+    *"quickstart reproduce run serve show simulate systems train validate view".split(),
 ]
 SIMULATE = ("simulate", "--schedule", "1f1b", "-p", 2, "-m", 2)
 # What every rule is tried on; {plan} and {trace} are files. The rest trains or measures, see test_training.
@@ -53,6 +53,8 @@ QUICK: dict[str, tuple[object, ...]] = {
     "systems": ("systems",),
     "doctor": ("doctor",),
     "compare": ("compare", "{trace}", "{trace}"),
+    "view plan": ("view", "{plan}", "--no-open"),
+    "view traces": ("view", "{trace}", "{trace}", "--no-open"),
     "checkpoint inspect": ("checkpoint", "inspect", "{checkpoints}"),
     "checkpoint verify": ("checkpoint", "verify", "{checkpoints}"),
 }

@@ -56,7 +56,7 @@ def price(
     """
     program = wiring.program
     device_class, specs = _device_classes(program, placement)
-    sizes = _bytes_moved(wiring)
+    sizes = bytes_moved(wiring)
     key = _keys(program, device_class, sizes, flat=placement is None)
     classes, first, of_row = _distinct(key)
     costs, demands = [], []
@@ -96,7 +96,7 @@ def _device_classes(program: Program, placement: Placement | None) -> tuple[Ints
     return classes, specs
 
 
-def _bytes_moved(wiring: Wiring) -> NDArray[np.float64]:
+def bytes_moved(wiring: Wiring) -> NDArray[np.float64]:
     """Bytes of the value that each exchange moves: of its run-time size the expected ones; 0 for all other rows."""
     program = wiring.program
     result = np.zeros(program.num_rows)

@@ -222,3 +222,9 @@ def _finite(value: float, text: str) -> float:
 
 def _refuse(text: str, allowed: str) -> NoReturn:
     raise SpecError(f"{text!r} cannot be read", allowed=allowed)
+
+
+def interval_text(low: str, high: str) -> str:
+    """Two quantities as one range; a unit that both have is written once."""
+    number, _, unit = low.rpartition(" ")
+    return f"{number} - {high}" if high.endswith(f" {unit}") else f"{low} - {high}"

@@ -12,8 +12,9 @@ from tests.cli.plan.test_like import JOB as FILES
 from tests.cli.running import Runner
 
 from meshwright import api
+from meshwright.api.plans.plan_text import plan_words
 from meshwright.cli.plan.assumed import FLAGS, flag_of
-from meshwright.cli.plan.report import BUBBLE, Shown, plan_words, plans_report
+from meshwright.cli.plan.report import BUBBLE, Shown, plans_report
 from meshwright.planner.search.plans import Plans
 from meshwright.reports.page.plan_page import NO_FLAG
 from meshwright.reports.page.report import DataTable, Report

@@ -261,12 +261,6 @@ def percent(share: float | None) -> float | str:
     return "-" if share is None else round(PERCENT * share, 1)
 
 
-def interval_text(low: str, high: str) -> str:
-    """Two quantities as one range; a unit that both have is written once."""
-    number, _, unit = low.rpartition(" ")
-    return f"{number} - {high}" if high.endswith(f" {unit}") else f"{low} - {high}"
-
-
 def _looks_numeric(value: Any) -> bool:
     return value is None or isinstance(value, int | float) or str(value)[:1].isdigit() or value == "-"
 

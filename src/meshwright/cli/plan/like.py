@@ -9,12 +9,13 @@ from typing import Any
 from rich.text import Text
 
 from meshwright.api.plans.like import PlansLike
+from meshwright.api.plans.plan_text import plan_row
 from meshwright.cli.frame.output import Output, Result
 from meshwright.cli.plan.asked import Asked
 from meshwright.cli.plan.assumed import flag_of
 from meshwright.cli.plan.cost import costs_data, costs_view
 from meshwright.cli.plan.remark import details, ending, headlines
-from meshwright.cli.plan.view import assumed_data, explained, plan_data, plan_row, plan_table, told_lines
+from meshwright.cli.plan.view import assumed_data, explained, plan_data, plan_table, told_lines
 from meshwright.interop.exported import Refusal
 from meshwright.prediction.predicted import Predicted
 from meshwright.reports.page.plan_page import Assumed

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright import __version__
-from meshwright.cli.frame.output import interval_text
+from meshwright.api.plans.plan_text import plan_figures, plan_row, plan_words
 from meshwright.cli.plan.asked import Asked
 from meshwright.cli.plan.assumed import assumed
 from meshwright.cli.plan.cost import rhythm
 from meshwright.cli.plan.remark import part_words
-from meshwright.cli.plan.view import plan_row, uneven_layers
-from meshwright.planner.advice.running_cost import SECONDS_PER_HOUR, price_per_hour_usd, running_cost
+from meshwright.planner.advice.running_cost import SECONDS_PER_HOUR, price_per_hour_usd
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.search import reasons
-from meshwright.prediction.description import context_words, gathered_words, parts_words, recompute_words
 from meshwright.prediction.predicted import Predicted
 from meshwright.prediction.step_part import WAITING
 from meshwright.prediction.step_trait import BESIDE
@@ -24,11 +22,9 @@ from meshwright.reports.page.plan_page import DeviceHolders, PlanFigures, PlanPa
 from meshwright.reports.page.report import Figure, Report
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.units import format_bytes, format_count, format_flops_per_s, format_seconds
+from meshwright.specs.units import format_count, format_seconds
 
 BUBBLE, EXPOSED = "bubble: waiting for other stages", "waiting for messages and reductions"
-SCHEDULES = {"1f1b": "1F1B", "interleaved_1f1b": "interleaved 1F1B", "gpipe": "GPipe"}
-SHARDED = {"zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ def plans_report(shown: Shown) -> Report:
     page = PlanPage(
         title=f"{best.plan.model.name} on {best.plan.cluster}",
         subtitle=_subtitle(best.plan, cluster),
-        figures=[*_headline(best, cluster, usable), *_whole(best, cluster, shown.asked)],
+        figures=[*plan_figures(best, cluster, usable), *_whole(best, cluster, shown.asked)],
         shown=[_figures(label, each, ran.get(label)) for label, each in listed],
         simulated=[_figures(label, each) for label, each in everything],
         devices=[
@@ -86,81 +82,12 @@ def plans_report(shown: Shown) -> Report:
     return plan_report(page)
 
 
-def plan_words(plan: Plan) -> str:
-    """A plan in words for people who do not know its names."""
-    devices = "1 device" if plan.num_devices == 1 else f"{plan.num_devices:,} devices"
-    ways = {
-        "tensor parallel": plan.tp,
-        "context parallel": plan.cp,
-        "expert parallel": plan.ep,
-        "data parallel": plan.dp,
-    }
-    pipeline = f"a pipeline of {plan.pp} ({SCHEDULES.get(plan.schedule, plan.schedule)}"
-    pipeline += f", {plan.num_chunks} stages on each device)" if plan.num_chunks > 1 else ")"
-    words = [
-        f"{devices}: {', '.join(f'{degree}-way {name}' for name, degree in ways.items() if degree > 1)}",
-        context_words(plan),
-        pipeline if plan.pp > 1 else "",
-        uneven_layers(plan),
-        _sharded(plan),
-        f"microbatches of {plan.microbatch_size} sequence{'s' if plan.microbatch_size > 1 else ''}",
-        parts_words(plan),
-        recompute_words(plan) or "nothing recomputed",
-        gathered_words(plan),
-        plan.dtype + (f" with {plan.float8} float8" if plan.float8 else ""),
-    ]
-    return ", ".join(word.removesuffix(": ") for word in words if word)
-
-
-def _sharded(plan: Plan) -> str:
-    name = SHARDED.get(plan.sharding, "")
-    return f"{name} over {plan.sharding_degree} devices" if name and plan.sharding_degree else name
-
-
 def _subtitle(plan: Plan, cluster: ClusterSpec) -> str:
     nodes = f", nodes of {cluster.levels[0].num_devices}" if len(cluster.levels) > 1 else ""
     return (
         f"{cluster.num_devices:,} x {cluster.devices[0].name}{nodes}; {plan.workload.global_batch:,} sequences of "
         f"{plan.workload.sequence_length:,} tokens a step. The best plan on {plan_words(plan)}."
     )
-
-
-def _headline(best: Predicted, cluster: ClusterSpec, usable_bytes: int) -> list[Figure]:
-    """Step, rate, MFU, memory, money and energy; what nobody knows is left out."""
-    step, plan = best.step, best.plan
-    unit = cluster.machine.unit
-    ends = interval_text(format_seconds(step.low), format_seconds(step.high))
-    figures = [
-        Figure("time of a step", format_seconds(step.value), f"80 % interval {ends}; {step.basis}"),
-        Figure(
-            f"tokens/s/{unit}",
-            f"{best.tokens_per_s / plan.num_devices:,.0f}",
-            f"{best.tokens_per_s:,.0f} tokens/s on all {plan.num_devices:,}",
-        ),
-    ]
-    used, peak = best.used, best.flops.peak_flops_per_s
-    if used.mfu and peak:
-        of = f"{format_flops_per_s(used.flops_per_s)} of the model, of {format_flops_per_s(peak)} in {plan.dtype}"
-        figures.append(Figure("MFU", f"{100 * used.mfu:.1f} %", of))
-    figures.append(
-        Figure(
-            "peak memory",
-            format_bytes(best.peak_bytes),
-            f"of {format_bytes(usable_bytes)}, on the fullest device",
-        )
-    )
-    cost = running_cost(cluster, step.value, plan.workload.tokens_per_step)
-    if cost.usd_per_billion_tokens is not None:
-        rate = (price_per_hour_usd(cluster) or 0.0) / cluster.num_devices
-        note = f"at {rate:g} USD for a device and hour"
-        figures.append(Figure("USD per billion tokens", f"{cost.usd_per_billion_tokens:,.0f}", note))
-    if cost.kwh_per_billion_tokens is not None:
-        figures.append(
-            Figure(
-                "kWh per billion tokens", f"{cost.kwh_per_billion_tokens:,.0f}", "devices only, at full power"
-            )
-        )
-    return figures
 
 
 def _whole(best: Predicted, cluster: ClusterSpec, asked: Asked | None) -> list[Figure]:

@@ -7,11 +7,12 @@ from typing import Any
 
 from rich.text import Text
 
+from meshwright.api.plans.plan_text import plan_row
 from meshwright.cli.frame.output import Result, table_of
 from meshwright.cli.plan.asked import Asked
 from meshwright.cli.plan.assumed import assumed
 from meshwright.cli.plan.cost import costs_data, costs_lines, costs_view, rhythm
-from meshwright.cli.plan.view import assumed_data, explained, plan_data, plan_row, told_lines
+from meshwright.cli.plan.view import assumed_data, explained, plan_data, told_lines
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.solve import Solution
 from meshwright.prediction.predicted import Predicted

@@ -8,29 +8,18 @@ from typing import Any
 
 from rich.text import Text
 
+from meshwright.api.plans.plan_text import plan_row
 from meshwright.api.plans.sayable import frameworks
-from meshwright.cli.frame.output import NarrowingTable, interval_text
+from meshwright.cli.frame.output import NarrowingTable
 from meshwright.cli.plan.asked import Asked
 from meshwright.cli.plan.assumed import assumed, told
 from meshwright.cli.plan.cost import costs_data, costs_lines
 from meshwright.cli.plan.remark import why
 from meshwright.planner.search.plans import Plans
-from meshwright.prediction.description import (
-    context_words,
-    gathered_words,
-    layers_words,
-    parts_words,
-    recompute_words,
-    vocabulary_words,
-)
 from meshwright.prediction.predicted import Predicted
 from meshwright.reports.page.plan_page import Assumed
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.model.layers import split_layers
 from meshwright.specs.plan.file import plan_text
-from meshwright.specs.plan.plan import AXES as MESH
-from meshwright.specs.plan.plan import Plan
-from meshwright.specs.units import format_bytes, format_chance, format_seconds
 
 
 def assumed_lines(found: Plans) -> tuple[str, ...]:
@@ -125,57 +114,3 @@ def told_lines(lines: Iterable[str]) -> list[Any]:
 def explained(data: Mapping[str, Any]) -> list[str]:
     """Of `assumed_data`: what was assumed, line by line, and what to type for another."""
     return [told(Assumed(line, flag)) for line, flag in data["overridden_by"].items()]
-
-
-def plan_row(number: int | str, each: Predicted, limit_bytes: int | None = None) -> dict[str, Any]:
-    return {
-        "": number,
-        "plan": _told(each.plan),
-        "step": format_seconds(each.step.value),
-        "interval": interval_text(format_seconds(each.step.low), format_seconds(each.step.high)),
-        f"tokens/s/{each.cluster.machine.unit}": f"{each.tokens_per_s / each.plan.num_devices:,.0f}",
-        "MFU": f"{100 * each.mfu:.1f} %" if each.mfu else "-",
-        "bubble": f"{100 * each.bubble:.1f} %",
-        "memory": format_bytes(each.peak_bytes),
-        **_chance(each, limit_bytes),
-    }
-
-
-def _chance(each: Predicted, limit_bytes: int | None) -> dict[str, str]:
-    """A column for plans that may not fit."""
-    chance = each.fit_probability(limit_bytes)
-    return {} if chance >= 1 else {"fits": format_chance(chance)}
-
-
-def uneven_layers(plan: Plan) -> str:
-    """Layers of the stages where they are not as even as can be."""
-    is_even = plan.layers_per_stage == split_layers(plan.model.num_layers, plan.num_stages)
-    return "" if is_even else f"layers {layers_words(plan.layers_per_stage)}"
-
-
-def _sharded(plan: Plan) -> str:
-    """What is sharded, and over how many devices where not over all."""
-    if plan.sharding == "none":
-        return ""
-    return plan.sharding + (f" over {plan.sharding_degree}" if plan.sharding_degree else "")
-
-
-def _told(plan: Plan) -> str:
-    """Degrees, schedule, microbatch, recompute, sharding: what differs between the rows."""
-    degrees = [(name, getattr(plan, name)) for name in ("tp", "cp", "ep", "pp", "dp")]
-    chunks = f" x{plan.num_chunks}" if plan.num_chunks > 1 else ""
-    words = [
-        " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "1 device",
-        context_words(plan),
-        plan.schedule.removesuffix("_1f1b") + chunks if plan.pp > 1 else "",
-        f"micro {plan.microbatch_size}",
-        parts_words(plan),
-        uneven_layers(plan),
-        recompute_words(plan),
-        _sharded(plan),
-        "sp" if plan.sequence_parallel else "",
-        gathered_words(plan),
-        vocabulary_words(plan),
-        f"mesh {'-'.join(plan.mesh_order)}" if plan.mesh_order != MESH else "",
-    ]
-    return ", ".join(word for word in words if word)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from meshwright import api
 from meshwright.api.trainings.trial import CLEAR_DIFFERENCE, ordering, run_trials, trial_rows
-from meshwright.cli.frame.output import Output, Result, interval_text, table_of
+from meshwright.cli.frame.output import Output, Result, table_of
 from meshwright.cli.frame.progress import live_line
 from meshwright.planner.search.plans import Plans
 from meshwright.reports.chart.quantity import quantity
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
+from meshwright.specs.units import interval_text
 
 
 def run_every_plan(

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from meshwright import api
 from meshwright.api import Training
-from meshwright.cli.frame.output import DONE, INTERRUPTED, Output, Result, interval_text, table_of
+from meshwright.cli.frame.output import DONE, INTERRUPTED, Output, Result, table_of
 from meshwright.cli.frame.progress import TrainingLine, live_line
 from meshwright.cli.quickstart.plan_trials import run_every_plan
 from meshwright.cli.quickstart.report import TRAINED, Reached, quickstart_page, typical_iteration, write_files
@@ -29,6 +29,7 @@ from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile, kept
 from meshwright.specs.error import SpecError
 from meshwright.specs.training.checkpoints import Checkpoints
+from meshwright.specs.units import interval_text
 
 PROCESSES = 2
 SECONDS = 100.0

@@ -10,13 +10,13 @@ from rich.text import Text
 
 from meshwright import api
 from meshwright.api.exchange.learning import LearnedStack
-from meshwright.cli.frame.output import Result, interval_text, table_of
+from meshwright.cli.frame.output import Result, table_of
 from meshwright.evidence.log_comparison import NUM_PARTS_TOLD, LogComparison
 from meshwright.prediction.description import describe
 from meshwright.prediction.own_runs import finding
 from meshwright.reports.page.report import DataTable, Figure, Report
 from meshwright.specs.error import SpecError
-from meshwright.specs.units import format_bytes, format_flops_per_s, format_seconds
+from meshwright.specs.units import format_bytes, format_flops_per_s, format_seconds, interval_text
 
 NUM_RUNS_SHOWN = 12
 FAR = 5.0  # nothing takes so many times as long as predicted

@@ -85,24 +85,28 @@ class Timeline:
         Rounding both ends to bins is sampling at the middles: neighbours never overlap, and what is
         shorter than a bin is drawn in proportion to its time. Returns an array [num_bins].
         """
-        bins = np.full(num_bins, -1, dtype=np.int64)
         rows = self.rows(device, lane)
-        if not rows.size:
-            return bins
-        scale = num_bins / horizon_s
-        first = np.clip(np.rint(self.start_s[rows] * scale), 0, num_bins).astype(np.int64)
-        last = np.clip(np.rint(self.end_s[rows] * scale), 0, num_bins).astype(np.int64)
-        lengths = np.maximum(last - first, 0)
-        total = int(lengths.sum())
-        offsets = np.repeat(first - np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths)
-        bins[np.arange(total) + offsets] = np.repeat(rows, lengths)
-        return bins
+        found = running_at(self.start_s[rows], self.end_s[rows], num_bins, horizon_s)
+        return np.where(found >= 0, rows[found], -1) if rows.size else found
 
     @cached_property
     def _order(self) -> tuple[IntArray, IntArray]:
         keys = self.device * len(LANES) + self.lane
         rows = np.lexsort((self.end_s, self.start_s, keys))
         return rows, keys[rows]
+
+
+def running_at(start_s: FloatArray, end_s: FloatArray, num_bins: int, horizon_s: float) -> IntArray:
+    """Which of the rows of one lane, by start, runs at the middle of each of `num_bins` equal bins of [0, horizon_s], or
+    -1. Returns an array [num_bins]."""
+    bins = np.full(num_bins, -1, dtype=np.int64)
+    scale = num_bins / horizon_s
+    first = np.clip(np.rint(start_s * scale), 0, num_bins).astype(np.int64)
+    last = np.clip(np.rint(end_s * scale), 0, num_bins).astype(np.int64)
+    lengths = np.maximum(last - first, 0)
+    offsets = np.repeat(first - (np.cumsum(lengths) - lengths), lengths)
+    bins[np.arange(int(lengths.sum())) + offsets] = np.repeat(np.arange(first.size), lengths)
+    return bins
 
 
 def read_timeline(trace: Trace, iteration: int = -1) -> Timeline:
@@ -112,7 +116,7 @@ def read_timeline(trace: Trace, iteration: int = -1) -> Timeline:
     Raises IndexError if the trace has no such iteration.
     """
     program = trace.program
-    names, kinds, name_of_effect = _interned_names(program)
+    names, kinds, name_of_effect = interned_names(program)
     name = np.array(name_of_effect or [0], dtype=np.int64)[program.columns.effect]
     start_s = np.asarray(trace.start_s[iteration], dtype=np.float64)
     origin_s = float(start_s.min()) if start_s.size else 0.0
@@ -126,7 +130,7 @@ def read_timeline(trace: Trace, iteration: int = -1) -> Timeline:
         lane=np.array([LANE_OF_KIND[kind] for kind in kinds] or [0], dtype=np.int64)[name],
         name=name,
         stream=program.columns.stream.astype(np.int64),
-        microbatch=_microbatches(program, names, name),
+        microbatch=microbatches_of(program, names, name, program.columns.microbatch),
         start_s=start_s - origin_s,
         end_s=np.asarray(trace.end_s[iteration], dtype=np.float64) - origin_s,
         origin_s=origin_s,
@@ -134,11 +138,13 @@ def read_timeline(trace: Trace, iteration: int = -1) -> Timeline:
     )
 
 
-def _microbatches(program: Program, names: tuple[str, ...], name: IntArray) -> IntArray:
-    """Microbatch of each row, -1 for what happens once a stage or group."""
+def microbatches_of(
+    program: Program, names: tuple[str, ...], name: IntArray, microbatch: NDArray[np.integer]
+) -> IntArray:
+    """Microbatch of rows of these names, -1 for what happens once a stage or group."""
     once = {duty.name for duty in program.tables.duties if duty.per != "path"}
     is_once = np.array([known in once for known in names] or [False], dtype=np.bool_)
-    return np.where(is_once[name], -1, program.columns.microbatch.astype(np.int64))
+    return np.where(is_once[name], -1, microbatch.astype(np.int64))
 
 
 def device_labels(program: Program) -> tuple[str, ...]:
@@ -151,7 +157,7 @@ def device_labels(program: Program) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def _interned_names(program: Program) -> tuple[tuple[str, ...], tuple[str, ...], list[int]]:
+def interned_names(program: Program) -> tuple[tuple[str, ...], tuple[str, ...], list[int]]:
     """Distinct (name, kind) of the effects, and which of them each effect is."""
     seen: dict[tuple[str, str], int] = {}
     index = [seen.setdefault((effect.name, effect.kind.name), len(seen)) for effect in program.tables.effects]

@@ -1,0 +1,44 @@
+"""How instructions are drawn: what each name is for people, its colour on light and dark ground, and its pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshwright.reports.chart.palette import colour, shade
+from meshwright.reports.trace.legend import MEANINGS
+from meshwright.reports.trace.timeline import LANE_OF_KIND, LANES
+from meshwright.workbench.document.document import DrawnKind
+
+DARK_GROUND_SHADE = 0.82  # of a colour that carries dark text on white: bright areas on black tire
+SOLID = "solid"
+PATTERN_OF_MEANING = {
+    "forward": SOLID,
+    "backward": "diagonal",
+    "input gradient": "diagonal",
+    "weight gradient": "cross",
+    "recompute": "dots",
+    "optimizer step": "grid",
+    "send": "horizontal",
+    "receive": "vertical",
+    "collective": "zigzag",
+    "memory": "dots",
+    "host": SOLID,
+}
+OTHER_PATTERN = "back_diagonal"
+
+
+def drawn_kinds(names: Sequence[str], kinds: Sequence[str]) -> tuple[list[DrawnKind], list[int]]:
+    """The kinds that instructions of these names and `ir.table.Kind` names are, and which of them each is."""
+    numbers: dict[str, int] = {}
+    found: list[DrawnKind] = []
+    of_name = []
+    for name, kind in zip(names, kinds, strict=True):
+        lane = LANE_OF_KIND[kind]
+        meaning = LANES[lane] if lane else MEANINGS.get(name, name)
+        if meaning not in numbers:
+            numbers[meaning] = len(found)
+            base = colour(name, kind)
+            pattern = PATTERN_OF_MEANING.get(meaning, OTHER_PATTERN)
+            found.append(DrawnKind(meaning, base, shade(base, DARK_GROUND_SHADE), pattern))
+        of_name.append(numbers[meaning])
+    return found, of_name

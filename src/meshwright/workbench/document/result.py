@@ -1,0 +1,194 @@
+"""What a command wrote with --json or -o FILE.json, as a document: plans, schedules, a load, a validation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from meshwright.reports.chart.quantity import quantity
+from meshwright.reports.page.report import Figure
+from meshwright.reports.page.validation import row_table, skipped_table
+from meshwright.specs.error import SpecError
+from meshwright.workbench.document.column import Column
+from meshwright.workbench.document.document import (
+    Document,
+    DocumentKind,
+    FrontierMark,
+    FrontierSection,
+    Section,
+    SeriesLine,
+    SeriesSection,
+)
+from meshwright.workbench.document.table import cell_text, table_of_rows
+
+Data = Mapping[str, Any]
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+LATENCIES = {"ttft_s": "first token", "tpot_s": "per token", "itl_s": "between tokens", "e2e_s": "whole"}
+# What every object of ours has beside its own.
+FRAME = ("schema", "meshwright", "wall_s", "explanation", "assumptions")
+
+
+class ResultKind(NamedTuple):
+    """One kind of result: the keys by which it is known, what it is in documents, its sections."""
+
+    keys: frozenset[str]
+    kind: DocumentKind
+    title: str
+    sections: Callable[[Data], Sequence[Section]]
+
+
+def result_document(data: Any, name: str) -> Document:
+    """The document of one object. Raises SpecError where no command of ours writes such."""
+    if not isinstance(data, Mapping) or "meshwright" not in data:
+        raise SpecError(
+            f"{name} is JSON that no command of meshwright wrote",
+            allowed="what a command writes with --json, metrics of a training, a plan, a program, a trace",
+        )
+    found = next((each for each in KINDS if each.keys <= set(data)), None)
+    kind, title, sections = (
+        ("bench", "Result", ()) if found is None else found[1:3] + (_built(found, data, name),)
+    )
+    shown = {
+        key: value for key, value in data.items() if key not in FRAME and isinstance(value, str | int | float)
+    }
+    figures = [
+        Figure(key.removeprefix("num_").removesuffix("_s").replace("_", " "), cell_text(key, value))
+        for key, value in shown.items()
+    ]
+    return Document(
+        kind, f"{title}: {name}", f"meshwright {data['meshwright']}", figures, _lines(data), sections
+    )
+
+
+def _built(found: ResultKind, data: Data, name: str) -> Sequence[Section]:
+    """Its sections; what was changed by hand so that parts are missing is the user's to read."""
+    try:
+        return found.sections(data)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise SpecError(
+            f"{name} lacks what its kind has ({type(error).__name__}: {error})", next="write it again"
+        ) from None
+
+
+def _lines(data: Data) -> list[str]:
+    said = [data.get(key) for key in ("explanation", "assumptions")]
+    return [str(line) for lines in said if isinstance(lines, list) for line in lines]
+
+
+def _plans(data: Data) -> list[Section]:
+    plans = data["plans"]
+    steps = [float(each["step_time_s"]) for each in plans]
+    peaks = [float(each["peak_memory_bytes"]) for each in plans]
+    best = undominated(list(zip(steps, peaks, strict=True)))
+    marks = [
+        FrontierMark(step, peak, str(each["description"]), str(each["place"]), place in best)
+        for place, (each, step, peak) in enumerate(zip(plans, steps, peaks, strict=True))
+    ]
+    rows = [
+        {"": str(each["place"]), "plan": each["description"], "step": quantity(each["step_time_s"], "s"),
+         "MFU": quantity(each.get("mfu"), "share"), "bubble": quantity(each["bubble"], "share"),
+         "memory": quantity(each["peak_memory_bytes"], "B")}
+        for each in plans
+    ]  # fmt: skip
+    picture = FrontierSection("frontier", "Step against memory", marks, "step", "peak memory", "s", "B")
+    return [table_of_rows("plans", "Ranked plans", rows), picture]
+
+
+def _schedules(data: Data) -> list[Section]:
+    rows = [each for each in data["schedules"] if "error" not in each]
+    marks = [
+        FrontierMark(
+            float(each["peak"]),
+            float(each["span"]),
+            each["schedule"],
+            each["schedule"],
+            bool(each["is_on_frontier"]),
+        )
+        for each in rows
+    ]
+    shown = [
+        {key: each.get(key) for key in ("schedule", "origin", "span", "device_time", "bubble", "peak")}
+        for each in rows
+    ]
+    left_out = [
+        {"schedule": each["schedule"], "why": each["error"]} for each in data["schedules"] if "error" in each
+    ]
+    picture = FrontierSection("frontier", "Span against peak", marks, "peak activations", "span", "", "s")
+    more = [table_of_rows("left_out", "Left out", left_out)] if left_out else []
+    return [picture, table_of_rows("schedules", "Schedules", shown), *more]
+
+
+def _layouts(data: Data) -> list[Section]:
+    rows = [_flat(each) for each in data["layouts"]]
+    return [table_of_rows("layouts", "Layouts that serve the load", rows)]
+
+
+def _flat(row: Data) -> dict[str, Any]:
+    """Figures of percentiles as columns of their own."""
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            found |= {
+                f"{inner} {key}" if "_s" in key else f"{key} {inner}": each for inner, each in value.items()
+            }
+        else:
+            found[key] = value
+    return found
+
+
+def _load(data: Data) -> list[Section]:
+    """Latencies by percentile, and their table."""
+    lines, rows = [], []
+    for key, name in LATENCIES.items():
+        told = {each: _finite(data[key].get(each)) for each in PERCENTILES}
+        points = [(PERCENTILES[each], value) for each, value in told.items() if value is not None]
+        rows.append({"time": name, **{each: quantity(value, "s") for each, value in told.items()}})
+        if points:
+            x, y = zip(*points, strict=True)
+            lines.append(SeriesLine(name, Column.exact(x), Column.exact(y)))
+    chart = SeriesSection("latency", "Latency by percentile", lines, "share of requests", "", "share", "s")
+    return [*([chart] if lines else []), table_of_rows("latencies", "Latencies", rows)]
+
+
+def _validation(data: Data) -> list[Section]:
+    rows = data["rows"]
+    predicted = [row for row in rows if row["predicted_s"] and row["measured_s"]]
+    marks = [
+        FrontierMark(
+            float(row["measured_s"]),
+            float(row["predicted_s"]),
+            f"{row['row_id']} ({row['source']})",
+            str(row["row_id"]),
+        )
+        for row in predicted
+    ]
+    picture = FrontierSection(
+        "scatter", "Predicted against measured", marks, "measured", "predicted", "s", "s"
+    )
+    skipped = skipped_table(rows)
+    more = [table_of_rows("skipped", "Skipped rows", skipped)] if skipped else []
+    return [picture, table_of_rows("rows", "Rows, worst first", row_table(rows)), *more]
+
+
+def undominated(points: Sequence[tuple[float, float]]) -> set[int]:
+    """Places of those that no other equals or beats in both numbers; less is better."""
+    found, least = set(), math.inf
+    for place in sorted(range(len(points)), key=lambda each: points[each]):
+        if points[place][1] < least:
+            least = points[place][1]
+            found.add(place)
+    return found
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+KINDS = (
+    ResultKind(frozenset({"plans", "num_candidates"}), "plan", "Plans", _plans),
+    ResultKind(frozenset({"schedules", "frontier"}), "sweep", "Schedules", _schedules),
+    ResultKind(frozenset({"layouts"}), "load", "Layouts for a load", _layouts),
+    ResultKind(frozenset({"ttft_s", "num_requests", "e2e_s"}), "load", "A server under load", _load),
+    ResultKind(frozenset({"rows", "summary"}), "validation", "Predicted against measured", _validation),
+)
