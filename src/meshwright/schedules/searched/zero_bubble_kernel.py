@@ -192,6 +192,15 @@ def rotate(row: Any, low: int, high: int, by: int, spare: Any) -> int:
 
 
 @compiled
+def copy(source: Any, target: Any) -> int:
+    """Rows into rows, one by one: for a slice numba compiles the message for shapes that differ, which takes seconds."""
+    for d in range(source.shape[0]):
+        for k in range(source.shape[1]):
+            target[d, k] = source[d, k]
+    return 0
+
+
+@compiled
 def anneal(
     order: Any,
     durations: Any,
@@ -231,7 +240,7 @@ def anneal(
     evaluate(order, durations, latency, done[b], place[b], which[b], end[b], count, head)
     score(order, durations, end[b], weights, result)
     current = result[2]
-    best[:, :] = order
+    copy(order, best)
     length, improved = 0, 0
     reach = np.log(max(2.0, min(n - 1.0, max(8.0, n / 4.0))))
     cooling = (cold / hot) ** (1.0 / max(1, steps))
@@ -276,7 +285,8 @@ def anneal(
         b, current, length = t, trial[2], 0
         margin = TIE * result[0]
         if trial[0] < result[0] - margin or (trial[0] < result[0] + margin and trial[1] < result[1] - margin):
-            result[:] = trial
-            best[:, :] = order
+            for number in range(3):
+                result[number] = trial[number]
+            copy(order, best)
             improved += 1
     return improved

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.ir.kernel.kernel import compiled
-from meshwright.schedules.searched.zero_bubble_kernel import TIE
+from meshwright.schedules.searched.zero_bubble_kernel import TIE, copy
 
 FORWARD_FIRST, FILL, FULL_FIRST, PATIENCE = 0, 1, 2, 3  # places of the rule's numbers
 
@@ -118,9 +118,9 @@ def construct(
             d, durations, latency, stages_of, slots, lead, rules[d], m, done, count, free, picked
         )
     for placed in range(num_devices * n):
-        d = 0
-        for other in range(1, num_devices):
-            if start[other] < start[d]:
+        d = num_devices - 1  # no literal, for which `choose` would be compiled once more
+        for other in range(num_devices - 2, -1, -1):
+            if start[other] <= start[d]:
                 d = other
         if start[d] == np.inf:
             missing: int = num_devices * n - placed
@@ -142,11 +142,14 @@ def construct(
         elif kind == 1:
             neighbour -= 1
         if kind < 2 and 0 <= neighbour < num_ops // 3 and device_of[neighbour] != d:
-            e = device_of[neighbour]
+            e = np.int64(device_of[neighbour])
             start[e] = choose(
                 e, durations, latency, stages_of, slots, lead, rules[e], m, done, count, free, picked
             )
-    result[0], result[1] = free.max(), (free - first).max()
+    result[0], result[1] = free[0], free[0] - first[0]
+    for d in range(1, num_devices):
+        result[0] = max(result[0], free[d])
+        result[1] = max(result[1], free[d] - first[d])
     return 0
 
 
@@ -204,12 +207,14 @@ def tune(
         now = found[0] + device_weight * found[1]
         if left == 0 and now <= value:
             value = now
-            result[:] = found
-            best[:, :] = order
-            old_lead[:] = lead
-            old_rules[:, :] = rules
+            result[0], result[1] = found[0], found[1]
+            copy(order, best)
+            for stage in range(len(lead)):
+                old_lead[stage] = lead[stage]
+            copy(rules, old_rules)
             kept += 1
         else:
-            lead[:] = old_lead
-            rules[:, :] = old_rules
+            for stage in range(len(lead)):
+                lead[stage] = old_lead[stage]
+            copy(old_rules, rules)
     return kept
