@@ -126,6 +126,7 @@ def test_a_job_says_what_differs_and_counts_replicas_itself() -> None:
     assert words.is_of_software
 
 
+@pytest.mark.slow
 def test_a_whole_source_is_left_out_of_the_fit_of_its_own_jobs() -> None:
     """What source d says of itself, however wrong, does not move its predictions; what others say does."""
     own = [step_row("d-1", 5.0), step_row("d-2", 7.0, tp=2, dp=4)]

@@ -235,6 +235,7 @@ BFLOAT16_RATE = 1e-3
 MIXED = {"dtype": "bfloat16", "reduction_dtype": "float32", "master_dtype": "float32"}
 
 
+@pytest.mark.slow
 def test_sums_in_float32_do_not_know_the_sharding(gloo_pool: Pool) -> None:
     """Parameters in bfloat16 with a float32 master copy: a microbatch's gradient is the same whoever computes it, so how
     the sum is divided changes the last bits only."""

@@ -64,6 +64,7 @@ def test_a_device_without_curves_has_its_times_alone() -> None:
     assert part.ran == 3 and all(row["curve_s"] is None for row in part.figures["rows"])
 
 
+@pytest.mark.slow
 def test_a_training_is_put_beside_its_prediction() -> None:
     plan = mw.Plan.of(MODEL, mw.Cluster("1xH100"), mw.Workload(4, 64), dtype="float32")
     part = step(plan, device="cpu")

@@ -153,6 +153,7 @@ def test_options_that_were_not_understood_are_shown(run: Runner, job: Path) -> N
     assert "NOT understood" in like(run, job, "megatron").stdout
 
 
+@pytest.mark.slow
 def test_variables_are_set_from_outside(run: Runner, job: Path) -> None:
     ran = like(run, job, "megatron", "--set", "NNODES=1", "--json")
     assert ran.code == 0 and "num_devices = 8" in ran.data["today"]["plan"]
@@ -197,6 +198,7 @@ def test_mistakes_get_one_message(
     assert ran.stdout == "" and "Traceback" not in ran.stderr
 
 
+@pytest.mark.slow
 def test_what_today_costs_stands_beside_what_the_better_plan_does(run: Runner, job: Path) -> None:
     money = (
         "--price",

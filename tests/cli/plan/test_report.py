@@ -97,6 +97,7 @@ def test_flags_that_fix_a_field_are_taken(run: Runner) -> None:
     assert ran.code == 0 and "float16" in ran.data["plans"][0]["plan"]
 
 
+@pytest.mark.slow
 def test_a_frontier_and_processes_have_a_page_too(run: Runner, tmp_path: Path) -> None:
     front, processes = tmp_path / "front.html", tmp_path / "processes.html"
     ran = run(*JOB, "--fix", "tp=2,pp=1,microbatch_size=1", "--pareto", "--report", front)
@@ -106,6 +107,7 @@ def test_a_frontier_and_processes_have_a_page_too(run: Runner, tmp_path: Path) -
     assert "tokens/s/process" in text_of(processes) and "--max-memory" not in text_of(processes)
 
 
+@pytest.mark.slow
 def test_todays_plan_is_the_first_row_of_its_page(run: Runner, tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(FILES["deepspeed"][1])
     target = tmp_path / "like.html"

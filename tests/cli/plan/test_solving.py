@@ -34,6 +34,7 @@ def test_the_largest_microbatch(run: Runner) -> None:
     assert f"microbatch_size = {ran.data['value']}" in ran.data["plans"][0]["plan"]
 
 
+@pytest.mark.slow
 def test_the_fewest_devices_by_a_deadline(run: Runner) -> None:
     ran = run(*GPUS, "--deadline", "2d", "--tokens", "100B", "--price", 2, "--json")
     assert ran.code == 0 and ran.data["value"] % 8 == 0 and ran.data["plans"]

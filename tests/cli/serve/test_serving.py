@@ -276,6 +276,7 @@ def test_a_config_file_with_a_name_that_is_none_is_refused(run: Runner, tmp_path
     assert ran.code == 2 and "port" in ran.stderr
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_training_is_served_as_it_is(run: Runner, tmp_path: Path) -> None:
     """Trained here on bytes, without a config.json or a tokenizer's file."""
     plan = mw.Plan.of(

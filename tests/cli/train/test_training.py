@@ -67,6 +67,7 @@ def test_train_reads_a_file_of_text(
     assert again.data["losses"][-1] < 0.9 * again.data["losses"][0]
 
 
+@pytest.mark.slow
 def test_train_divides_sequences_along_cp(
     run: Runner, profile: None, shared_pool: Pool, tmp_path: Path
 ) -> None:
@@ -219,6 +220,7 @@ def test_quickstart_does_the_whole_loop(
     assert "measured 20" in ran.stderr  # which profile it took
 
 
+@pytest.mark.slow
 def test_quickstart_goes_on_where_nothing_can_be_written(
     run: Runner, profile: None, shared_pool: Pool, small_model: None, tmp_path: Path
 ) -> None:
@@ -231,6 +233,7 @@ def test_quickstart_goes_on_where_nothing_can_be_written(
     )  # ten, the slowest, and what is said of the picked one
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_quickstart_with_what_was_reached(
     run: Runner,
     profile: None,
@@ -244,6 +247,7 @@ def test_ctrl_c_ends_the_quickstart_with_what_was_reached(
     assert ran.code == 130 and "interrupted after" in ran.stdout and "held-out loss" in ran.stdout
 
 
+@pytest.mark.slow
 def test_quickstart_compares_every_plan(
     run: Runner, profile: None, shared_pool: Pool, small_model: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

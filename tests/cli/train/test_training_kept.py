@@ -101,6 +101,7 @@ def test_other_data_and_a_damaged_checkpoint_are_refused(
     assert earlier.code == 0 and earlier.data["first_step"] == 2
 
 
+@pytest.mark.slow
 def test_text_that_was_copied_is_the_same_and_another_length_is_told(
     run: Runner, plan_file: Path, profile: None, shared_pool: Pool, tmp_path: Path
 ) -> None:
@@ -240,6 +241,7 @@ def test_conversations_are_trained_on_with_their_own_held_out_set(
     assert len(held_out) == 2 and held_out[1] < held_out[0]
 
 
+@pytest.mark.slow
 def test_the_best_is_kept_gone_on_from_and_exported(
     run: Runner, plan_file: Path, profile: None, shared_pool: Pool, tmp_path: Path, text: Path
 ) -> None:

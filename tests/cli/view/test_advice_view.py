@@ -58,6 +58,7 @@ def test_processes_on_cpus_get_none(run: Runner, plan_file: Path) -> None:
     assert "advice" not in run("check", plan_file).stdout
 
 
+@pytest.mark.slow
 def test_a_model_on_a_cluster_is_checked_by_its_fastest_plan(run: Runner) -> None:
     data = run("check", *MODEL, "--fix", "tp=8,token_parts=1", "--json").data
     assert data["accepted"] and "tp=8" in data["label"]

@@ -126,6 +126,7 @@ def test_ctrl_c_stops_all_ranks_at_one_iteration(gloo_pool: Pool) -> None:
     assert set(result.parameters) and len(gloo_pool.process_ids) == gloo_pool.num_workers
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_at_once(own_pool: Pool) -> None:
     case = Case("1f1b", 2, 4)
 

@@ -55,7 +55,15 @@ def test_who_has_the_handlers_may_be_a_file(gloo_pool: Pool) -> None:
     assert float(result.values[1][ValueName("total")]) == 1.0
 
 
-def test_first_values_must_be_given(own_pool: Pool) -> None:
+def test_first_values_must_be_given() -> None:
+    handlers = joined(exchange_handler.HANDLERS, relay_handlers.HANDLERS)
+    ranked = compile_rank(wire(relay(1)), 1, lambda name: None, handlers)
+    with pytest.raises(ExecutionError, match="number/0/0/0.*nothing gives them a first value"):
+        ValueStore(ranked, first_values(0)[1])
+
+
+@pytest.mark.slow
+def test_a_rank_says_that_it_was_given_no_first_values(own_pool: Pool) -> None:
     with pytest.raises(ExecutionError, match="number/0/0/0.*nothing gives them a first value"):
         run_program(relay(1), initial_values=first_values(0), pool=own_pool)
 

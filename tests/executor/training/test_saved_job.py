@@ -241,11 +241,18 @@ def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
     lock.take()
     with pytest.raises(SpecError, match="a running training keeps its checkpoints in"):
         latest_checkpoint(tmp_path)
+    lock.release()
+    assert latest_checkpoint(tmp_path) is None
+
+
+@pytest.mark.slow
+def test_a_rank_that_finds_a_folder_taken_says_so(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    lock.take()
     told = pytest.raises(ExecutionError, match="a running training keeps its checkpoints in")
     with told, Pool(1) as pool:
         run(Planned(MODEL), pool, 1, CheckpointConfig(Checkpoints(str(tmp_path))))
     lock.release()
-    assert latest_checkpoint(tmp_path) is None
 
 
 @pytest.mark.slow

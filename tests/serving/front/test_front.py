@@ -184,6 +184,7 @@ def test_a_queue_that_is_full_is_told_when_all_are() -> None:
         assert json.loads(refused.content)["error"]["code"] == "queue_full"
 
 
+@pytest.mark.slow
 def test_adapters_are_loaded_and_dropped_in_every_replica_and_in_who_takes_its_place(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "adapter.txt").touch()

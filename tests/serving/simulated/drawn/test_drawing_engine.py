@@ -173,17 +173,22 @@ def test_a_service_on_the_wall_clock_serves_stages_at_once_and_ends_nobody_twice
         simulated = SimulatedEngine(scheduler, SlowSteps(), 2)
         return scheduler, DrawingEngine(simulated, WORDS, 20, BLOCK_TOKENS, clock.now_s)
 
-    with Service(start) as service:
-        began_s = time.monotonic()
-        streams = []
-        for n in range(2):
-            streams.append(service.submit(Request(f"r{n}", 20, 5, prompt=[1] * 20, num_output_tokens=5)))
-            time.sleep(0.02)
-        ends = [len([token for delta in stream for token in delta.token_ids]) for stream in streams]
-        took_s = time.monotonic() - began_s
-        state = wait_for_rest(service)
-    assert ends == [5, 5] and (state.num_open, state.num_held_blocks) == (0, 0)
-    assert 0.5 <= took_s < 0.9, took_s  # one behind the other it would be a second
+    def served_s() -> float:
+        with Service(start) as service:
+            began_s = time.monotonic()
+            streams = []
+            for n in range(2):
+                streams.append(service.submit(Request(f"r{n}", 20, 5, prompt=[1] * 20, num_output_tokens=5)))
+                time.sleep(0.02)
+            ends = [len([token for delta in stream for token in delta.token_ids]) for stream in streams]
+            took_s = time.monotonic() - began_s
+            state = wait_for_rest(service)
+        assert ends == [5, 5] and (state.num_open, state.num_held_blocks) == (0, 0)
+        return took_s
+
+    assert served_s() >= 0.5
+    # One behind the other it would be a second; a busy machine adds to it, again and again hardly.
+    assert any(served_s() < 0.9 for _ in range(5))
 
 
 class SlowSteps:
