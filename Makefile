@@ -8,6 +8,7 @@
 #   make docs-version the documentation of this version beside that of others, in the branch gh-pages (nothing is pushed)
 #   make gpu          what wants a CUDA device, on the one of this machine, with its own PyTorch (PYTHON=/path/to/python3)
 #   make gpu-wheels   the few small packages that `make gpu` needs, for a machine without network
+#   make web          the pages' script and style, from web/ into the package (needs node and npm; their output is committed)
 #   make bench        every program in benchmarks/, one after the other
 #   make wheel        the wheel into dist/
 #   make clean        remove what the commands above made, except .venv   (make distclean: .venv too)
@@ -20,7 +21,7 @@ ifeq ($(strip $(PATH)),)
 export PATH := /usr/local/bin:/usr/bin:/bin
 endif
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-all lint format docs docs-version bench gpu gpu-wheels wheel clean distclean
+.PHONY: help quickstart test test-all lint format docs docs-version web bench gpu gpu-wheels wheel clean distclean
 
 # The first interpreter that starts and is new enough: a pyenv shim may exist and not start.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -89,6 +90,12 @@ docs-version: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/mike deploy --update-aliases \
 	  $$($(PY) -c 'import meshwright; print(meshwright.__version__)') latest
 	$(VENV)/bin/mike set-default latest
+
+web/node_modules/.package-lock.json: web/package.json web/package-lock.json
+	cd web && npm ci --no-audit --no-fund
+
+web: web/node_modules/.package-lock.json
+	cd web && npm run --silent build
 
 bench: $(VENV)/.installed-dev
 	@for program in $(sort $(wildcard benchmarks/*.py)); do \

@@ -1,0 +1,11 @@
+// Ranked plans; in the workbench a click opens one.
+import type { PlansSection } from "../document";
+import { DataTable } from "./DataTable";
+
+export function Plans({ section, onPlan }: { section: PlansSection; onPlan?: (id: string) => void }) {
+  const open = onPlan && section.ids?.length
+    ? (row: number, text: string) => section.ids![row]
+      ? <button type="button" class="link" onClick={() => onPlan(section.ids![row])}>{text || "open"}</button> : text
+    : undefined;
+  return <DataTable label={section.title ?? "Plans"} columns={section.columns} rows={section.rows} chosen={section.chosen ?? -1} first={open} />;
+}

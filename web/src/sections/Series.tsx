@@ -1,0 +1,53 @@
+// Lines over one axis, by uPlot: loss, tokens a second, latency against load.
+import { useEffect, useMemo, useRef } from "preact/hooks";
+import uPlot from "uplot";
+import { numbers, type SeriesSection } from "../document";
+import { inUnit } from "../quantity";
+import { css, useTheme } from "../theme";
+
+const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
+const COLORS = 6; // --s1 to --s6
+const TALL_PX = 250;
+
+/** All lines on the union of their x, with null where a line has no value. */
+function aligned(section: SeriesSection): uPlot.AlignedData {
+  const tables = section.lines.map((line) => [Array.from(numbers(line.x)), Array.from(numbers(line.y))] as uPlot.AlignedData);
+  return tables.length === 1 ? tables[0] : uPlot.join(tables);
+}
+
+function options(section: SeriesSection, width: number): uPlot.Options {
+  const muted = css("--muted"), line = css("--line");
+  const axis = (label: string, unit?: string): uPlot.Axis => ({
+    label, stroke: muted, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, labelSize: 22, size: 56,
+    font: "11px system-ui", labelFont: "12px system-ui", values: (_, marks) => marks.map((value) => inUnit(value, unit)),
+  });
+  const x = axis(section.x_title, section.x_unit);
+  return {
+    width, height: TALL_PX, legend: { live: true }, cursor: { drag: { x: true, y: false } },
+    scales: { x: { time: false } }, axes: [{ ...x, size: 34 }, axis(section.y_title, section.y_unit)],
+    series: [
+      { label: section.x_title, value: (_, value) => (value === null ? "–" : inUnit(value, section.x_unit)) },
+      ...section.lines.map((each, place): uPlot.Series => ({
+        label: each.label, stroke: css(`--s${(place % COLORS) + 1}`), width: 1.8, dash: DASHES[place % DASHES.length], spanGaps: true,
+        points: { show: each.x.count <= 40 }, value: (_, value) => (value === null || value === undefined ? "–" : inUnit(value, section.y_unit)),
+      })),
+    ],
+  };
+}
+
+export function Series({ section }: { section: SeriesSection }) {
+  const theme = useTheme(), place = useRef<HTMLDivElement>(null);
+  const data = useMemo(() => aligned(section), [section]);
+  useEffect(() => {
+    const node = place.current!;
+    const plot = new uPlot(options(section, Math.max(240, node.clientWidth)), data, node);
+    const resized = new ResizeObserver(() => plot.setSize({ width: Math.max(240, node.clientWidth), height: TALL_PX }));
+    resized.observe(node);
+    return () => { resized.disconnect(); plot.destroy(); };
+  }, [section, data, theme]);
+  const last = section.lines.map((line) => {
+    const values = numbers(line.y);
+    return `${line.label}: ${values.length ? inUnit(values[values.length - 1], section.y_unit) : "nothing yet"}`;
+  });
+  return <div class="plot" ref={place} role="img" aria-label={`${section.y_title} over ${section.x_title}. Last: ${last.join("; ")}`} />;
+}

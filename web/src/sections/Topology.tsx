@@ -1,0 +1,69 @@
+// The cluster as nodes and links; a link is the wider and warmer, the more of the step it is busy.
+import { useState } from "preact/hooks";
+import type { TopologySection } from "../document";
+import { bytes, share } from "../quantity";
+
+const WIDTH = 900, MARGIN = 52, LABELS = 24; // more labels than these would cover each other
+
+type Link = TopologySection["links"][number];
+
+/** Five steps from cool to hot; width says the same without colours. */
+const heat = (busy: number): number => Math.min(4, Math.floor(Math.max(0, busy) * 5));
+
+export function Topology({ section }: { section: TopologySection }) {
+  const [over, point] = useState<Link | null>(null);
+  const { nodes, links } = section;
+  const xs = nodes.map((node) => node.x), ys = nodes.map((node) => node.y);
+  const [left, right, top, bottom] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
+  const tall = Math.min(560, Math.max(150, new Set(ys.map((y) => y.toFixed(2))).size * 84));
+  const x = (value: number): number => right > left ? MARGIN + ((value - left) / (right - left)) * (WIDTH - 2 * MARGIN) : WIDTH / 2;
+  const y = (value: number): number => bottom > top ? 34 + ((value - top) / (bottom - top)) * (tall - 68) : tall / 2;
+  const at = new Map(nodes.map((node) => [node.id, node]));
+  const told = (link: Link): string => `${at.get(link.from)?.label ?? link.from} to ${at.get(link.to)?.label ?? link.to}`;
+  const hottest = [...links].sort((a, b) => b.busy_share - a.busy_share);
+  const drawn = [...hottest].reverse().filter((link) => at.has(link.from) && at.has(link.to));
+  return (
+    <>
+      <div class="wide topology">
+        <svg viewBox={`0 0 ${WIDTH} ${tall}`} role="img" aria-label={`${nodes.length} nodes and ${links.length} links; the table below has the busiest`}>
+          {drawn.map((link, place) => {
+            const a = at.get(link.from)!, b = at.get(link.to)!;
+            return (
+              <path key={place} class={`link heat${heat(link.busy_share)} ${over === link ? "over" : ""}`} stroke-width={1.2 + 7 * Math.min(1, link.busy_share)}
+                d={bent(x(a.x), y(a.y), x(b.x), y(b.y))} onPointerEnter={() => point(link)} onPointerLeave={() => point(null)} />
+            );
+          })}
+          {nodes.map((node) => (
+            <g key={node.id} class="node">
+              <circle cx={x(node.x)} cy={y(node.y)} r={nodes.length > LABELS ? 5 : 9} />
+              {nodes.length <= LABELS && <text x={x(node.x)} y={y(node.y) + 24} text-anchor="middle">{node.label}</text>}
+            </g>
+          ))}
+        </svg>
+      </div>
+      <p class="under" role="status">
+        {over ? `${told(over)}${over.label ? ` (${over.label})` : ""}: ${bytes(over.bytes)}, busy ${share(over.busy_share)} of the step` : "Wider and warmer: busy for more of the step."}
+      </p>
+      <details>
+        <summary>The busiest links</summary>
+        <div class="scroll" tabIndex={0} role="region" aria-label="The busiest links">
+          <table>
+            <thead><tr><th scope="col">Link</th><th scope="col">What</th><th scope="col" class="number">Bytes</th><th scope="col" class="number">Busy</th></tr></thead>
+            <tbody>
+              {hottest.slice(0, 30).map((link, place) => (
+                <tr key={place}><th scope="row">{told(link)}</th><td>{link.label}</td><td class="number">{bytes(link.bytes)}</td><td class="number">{share(link.busy_share)}</td></tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      </details>
+    </>
+  );
+}
+
+/** A line that leaves neighbours on its way uncovered: long ones are bent. */
+function bent(x: number, y: number, toX: number, toY: number): string {
+  const long = Math.hypot(toX - x, toY - y), bend = Math.min(46, long * 0.14);
+  const across = { x: (-(toY - y) / (long || 1)) * bend, y: ((toX - x) / (long || 1)) * bend };
+  return `M${x} ${y}Q${(x + toX) / 2 + across.x} ${(y + toY) / 2 + across.y} ${toX} ${toY}`;
+}

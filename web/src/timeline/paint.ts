@@ -1,0 +1,200 @@
+// Draws the lanes of one trace: single rectangles where there are few, a line of pixels a lane where there are many.
+import { css } from "../theme";
+import type { Ink } from "./ink";
+import type { Band, Layout, Strip } from "./layout";
+import { patternOf } from "./patterns";
+import { isFine, LONG_LANE_ROWS, pyramid, sampled, type Pyramid } from "./pyramid";
+import { strip } from "./strip";
+import { firstEndingAfter, firstStartingAt, numberAt, titleOf, type DrawnTrace } from "./trace";
+
+export const INK_ON_COLOR = "#16202c";
+const MOST_RECTANGLES = 7000; // more are drawn as lines of pixels
+const MOST_LABELS = 1500;
+const LABEL_FROM_PX = 16;
+const PATTERN_FROM_PX = 7;
+
+export interface View { from: number; to: number }
+export interface Picture {
+  trace: DrawnTrace; layout: Layout; ink: Ink;
+  pyramids: Map<number, Pyramid>; buffer: HTMLCanvasElement | null; pixels: ImageData | null; // kept from frame to frame
+}
+export interface Scene {
+  view: View; gutter: number; width: number; height: number; scroll: number; ratio: number;
+  hovered: number; path: Uint32Array | null;
+}
+
+/** Resizes the canvas where needed and gives its context in CSS pixels, cleared. */
+export function prepared(canvas: HTMLCanvasElement, width: number, height: number, ratio: number) {
+  if (canvas.width !== Math.round(width * ratio)) canvas.width = Math.round(width * ratio);
+  if (canvas.height !== Math.round(height * ratio)) canvas.height = Math.round(height * ratio);
+  const context = canvas.getContext("2d")!;
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  return context;
+}
+
+/** Draws, and returns in which way. */
+export function paint(canvas: HTMLCanvasElement, picture: Picture, scene: Scene): "rectangles" | "strips" {
+  const { view, gutter, width, height, scroll } = scene;
+  const context = prepared(canvas, width, height, scene.ratio);
+  const bands = picture.layout.bands.filter((band) => band.top + band.height >= scroll && band.top <= scroll + height);
+  names(context, bands, scene, css("--ink"), css("--muted"));
+  context.save();
+  context.beginPath();
+  context.rect(gutter, 0, width - gutter, height);
+  context.clip();
+  context.translate(0, -scroll);
+  const ranges = bands.flatMap((band) => band.strips.map((each) => {
+    const lane = picture.trace.lanes[each.lane];
+    const first = firstEndingAfter(picture.trace, lane.from, lane.to, view.from);
+    return { strip: each, first, last: firstStartingAt(picture.trace, first, lane.to, view.to) };
+  }));
+  const isFew = ranges.reduce((sum, { first, last }) => sum + last - first, 0) <= MOST_RECTANGLES;
+  if (isFew) rectangles(context, picture, scene, ranges);
+  else strips(context, picture, scene, ranges.map((each) => each.strip));
+  if (scene.path) path(context, picture, scene);
+  if (scene.hovered >= 0) outline(context, picture, scene);
+  context.restore();
+  return isFew ? "rectangles" : "strips";
+}
+
+function names(context: CanvasRenderingContext2D, bands: Band[], scene: Scene, ink: string, muted: string): void {
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  let above = -Infinity;
+  for (const band of bands) {
+    const tall = band.strips[0]?.height ?? 0, y = band.top - scene.scroll + tall / 2 + 0.5;
+    if (y - above < 11) continue;
+    above = y;
+    context.fillStyle = ink;
+    context.font = `${tall >= 15 ? 12 : 10}px system-ui, sans-serif`;
+    const text = band.count > 1 ? `${band.label} ×${band.count}` : band.label;
+    context.fillText(fitted(context, text, scene.gutter - 12), scene.gutter - 7, y);
+    context.fillStyle = muted;
+  }
+}
+
+function fitted(context: CanvasRenderingContext2D, text: string, width: number): string {
+  if (context.measureText(text).width <= width) return text;
+  let kept = text.length - 1;
+  while (kept > 1 && context.measureText(text.slice(0, kept) + "…").width > width) kept--;
+  return text.slice(0, kept) + "…";
+}
+
+type Range = { strip: Strip; first: number; last: number };
+
+function rectangles(context: CanvasRenderingContext2D, picture: Picture, scene: Scene, ranges: Range[]): void {
+  const { trace, ink } = picture, { gutter, view, width } = scene;
+  const perSecond = (width - gutter) / (view.to - view.from);
+  const track = `rgb(${ink.track.join(" ")})`;
+  const patterns = trace.kinds.map((kind) => patternOf(context, kind.pattern));
+  let labels = 0;
+  context.font = "11px system-ui, sans-serif";
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  for (const { strip: { top, height }, first, last } of ranges) {
+    context.fillStyle = track;
+    context.fillRect(gutter, top, width - gutter, height);
+    for (let row = first; row < last; row++) {
+      const left = gutter + (trace.start[row] - view.from) * perSecond, wide = (trace.end[row] - trace.start[row]) * perSecond;
+      if (wide <= 0) continue;
+      const shownFrom = Math.max(left, gutter - 2), shown = Math.min(left + wide, width + 2) - shownFrom;
+      const color = ink.of[row];
+      context.fillStyle = ink.text[color];
+      context.fillRect(shownFrom, top, Math.max(wide > 3.5 ? shown - 0.7 : shown, 0.5), height);
+      const pattern = patterns[trace.kind[row]];
+      if (pattern && wide >= PATTERN_FROM_PX && height >= PATTERN_FROM_PX) {
+        context.fillStyle = pattern;
+        context.fillRect(shownFrom, top, shown - 0.7, height);
+      }
+      if (height < 14 || shown < LABEL_FROM_PX || color >= ink.palette.length / 2 || labels >= MOST_LABELS) continue;
+      labels += label(context, trace, row, shownFrom, shown, top + height / 2 + 0.5);
+    }
+  }
+}
+
+function label(context: CanvasRenderingContext2D, trace: DrawnTrace, row: number, left: number, wide: number, y: number): number {
+  const microbatch = numberAt(trace.microbatch, row);
+  const short = microbatch === null ? trace.names[trace.name[row]] : String(microbatch);
+  const long = titleOf(trace, row);
+  const text = long.length * 6.6 + 8 < wide ? long : short.length * 6.6 + 4 < wide ? short : "";
+  if (!text) return 0;
+  context.fillStyle = INK_ON_COLOR;
+  context.fillText(text, left + wide / 2, y);
+  return 1;
+}
+
+function strips(context: CanvasRenderingContext2D, picture: Picture, scene: Scene, shown: Strip[]): void {
+  const { trace, ink } = picture, { gutter, view, ratio } = scene;
+  const width = Math.max(1, Math.round((scene.width - gutter) * ratio));
+  if (picture.pixels?.width !== width || picture.pixels.height !== shown.length) picture.pixels = new ImageData(width, shown.length);
+  const pixels = picture.pixels, out = new Uint32Array(pixels.data.buffer);
+  const [r, g, b] = ink.track, ground = 0xff000000 | (b << 16) | (g << 8) | r;
+  const pixel = (view.to - view.from) / width;
+  shown.forEach((each, place) => {
+    const lane = trace.lanes[each.lane], at = place * width;
+    const long = lane.to - lane.from > LONG_LANE_ROWS ? pyramidOf(picture, each.lane) : null;
+    if (long && isFine(long, trace.span, pixel)) sampled(long, ground, trace.span, view.from, view.to, out, at, width);
+    else strip(trace, ink, lane.from, lane.to, view.from, view.to, out, at, width);
+  });
+  const buffer = (picture.buffer ??= document.createElement("canvas"));
+  if (buffer.width !== width) buffer.width = width;
+  if (buffer.height !== shown.length) buffer.height = shown.length;
+  buffer.getContext("2d")!.putImageData(pixels, 0, 0);
+  context.imageSmoothingEnabled = false;
+  shown.forEach((each, place) => {
+    context.drawImage(buffer, 0, place, width, 1, gutter, each.top, scene.width - gutter, each.height);
+  });
+}
+
+/** The pyramid of a long lane, made anew when its colours have changed. */
+export function pyramidOf(picture: Picture, lane: number): Pyramid {
+  const found = picture.pyramids.get(lane);
+  if (found && found.version === picture.ink.version) return found;
+  const { from, to } = picture.trace.lanes[lane];
+  const made = pyramid(picture.trace, picture.ink, from, to);
+  picture.pyramids.set(lane, made);
+  return made;
+}
+
+function boxes(picture: Picture, scene: Scene): (row: number) => [number, number, number, number][] {
+  const stripsOf = new Map<number, Strip[]>();
+  for (const band of picture.layout.bands) for (const each of band.strips) {
+    stripsOf.set(each.lane, [...(stripsOf.get(each.lane) ?? []), each]);
+  }
+  const { trace } = picture, { gutter, view, width } = scene;
+  const perSecond = (width - gutter) / (view.to - view.from);
+  return (row) => (stripsOf.get(trace.lane[row]) ?? []).map(({ top, height }) => [
+    gutter + (trace.start[row] - view.from) * perSecond, top, (trace.end[row] - trace.start[row]) * perSecond, height,
+  ]);
+}
+
+function outline(context: CanvasRenderingContext2D, picture: Picture, scene: Scene): void {
+  context.strokeStyle = css("--ink");
+  context.lineWidth = 2;
+  for (const [left, top, wide, tall] of boxes(picture, scene)(scene.hovered)) {
+    context.strokeRect(left, top - 1, Math.max(wide, 2), tall + 2);
+  }
+}
+
+const MOST_PATH_ROWS = 3000; // more cannot be followed by eye
+
+/** A line from each row of the critical path to the next one, in the order of time. */
+function path(context: CanvasRenderingContext2D, picture: Picture, scene: Scene): void {
+  const { trace } = picture, { view } = scene;
+  const seen = scene.path!.filter((row) => trace.end[row] >= view.from && trace.start[row] <= view.to);
+  if (seen.length > MOST_PATH_ROWS) return;
+  const box = boxes(picture, scene);
+  context.strokeStyle = css("--accent");
+  context.lineWidth = 1.5;
+  context.beginPath();
+  seen.forEach((row, place) => {
+    const found = box(row)[0];
+    if (!found) return;
+    const [left, top, wide, tall] = found, y = top + tall / 2;
+    if (place) context.lineTo(left, y); else context.moveTo(left, y);
+    context.lineTo(left + wide, y);
+  });
+  context.stroke();
+}
+
