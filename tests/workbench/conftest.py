@@ -112,7 +112,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def open_page(browser: Any, site: Site) -> Iterator[Callable[..., Any]]:
-    """Opens the site's page; at the end no page may have said anything on its console."""
+    """Opens the site's page; at the end no page may have said (`.said`) anything on its console."""
     said: list[str] = []
     opened: list[Any] = []
 
@@ -124,6 +124,7 @@ def open_page(browser: Any, site: Site) -> Iterator[Callable[..., Any]]:
         page.goto(site.url + query)
         return page
 
+    opening.said = said  # type: ignore[attr-defined]
     yield opening
     for page in opened:
         page.close()

@@ -10,8 +10,13 @@ import { read, viewOf, wordsOf, write } from "./address";
 export function Opened({ document: given }: { document: ViewDocument }) {
   const [shown, show] = useState(given);
   const [said, say] = useState("");
-  const words = useMemo(() => read(), []);
-  useMemo(() => choose((words.theme as Choice) ?? "system"), []);
+  const [words, setWords] = useState(read);
+  useEffect(() => {
+    choose((words.theme as Choice) ?? "system");
+    const back = (): void => setWords(read());
+    addEventListener("popstate", back);
+    return () => removeEventListener("popstate", back);
+  }, [words]);
   useEffect(() => { document.title = `${shown.title} · meshwright`; }, [shown.title]);
   useEffect(() => {
     if (!shown.follow) return undefined;
@@ -30,6 +35,7 @@ export function Opened({ document: given }: { document: ViewDocument }) {
     return () => clearTimeout(waiting);
   }, [shown]);
   const keep = (next: Record<string, string | null>): void => write({ ...read(), ...next }, false);
+  const initial = useMemo(() => viewOf(words), [words]);
   const onView = useMemo(() => (view: View | null) => keep(wordsOf(view)), []);
   if (shown.schema !== SCHEMA) {
     return <main><p class="error" role="alert">This page reads documents of schema “{SCHEMA}”; this one says “{shown.schema}”. Open it with the meshwright that wrote it.</p></main>;
@@ -43,7 +49,7 @@ export function Opened({ document: given }: { document: ViewDocument }) {
       </nav>
       <main>
         <p role="status" class={said ? "error" : "unseen"}>{said}</p>
-        <Document document={shown} acts={{ initial: viewOf(words), onView }} />
+        <Document document={shown} acts={{ initial, onView }} />
       </main>
     </>
   );

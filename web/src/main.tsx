@@ -1,10 +1,12 @@
-// Starts the page: shows the document that is embedded in it.
+// Starts the page: a document that is embedded is shown; without one this is the workbench.
 import { render } from "preact";
 import "uplot/dist/uPlot.min.css";
 import "./app.css";
 import type { ViewDocument } from "./document";
 import { Opened } from "./Opened";
+import { Workbench } from "./workbench/Workbench";
 
 const embedded = document.getElementById("document");
-if (!embedded) throw new Error("the page has no element with the id document");
-render(<Opened document={JSON.parse(embedded.textContent ?? "") as ViewDocument} />, document.getElementById("app")!);
+const place = document.getElementById("app")!;
+if (embedded) render(<Opened document={JSON.parse(embedded.textContent ?? "") as ViewDocument} />, place);
+else render(<Workbench />, place);

@@ -24,7 +24,7 @@ export function Topology({ section }: { section: TopologySection }) {
   const drawn = [...hottest].reverse().filter((link) => at.has(link.from) && at.has(link.to));
   return (
     <>
-      <div class="wide topology">
+      <div class="wide" tabIndex={0} role="region" aria-label="Nodes and links">
         <svg viewBox={`0 0 ${WIDTH} ${tall}`} role="img" aria-label={`${nodes.length} nodes and ${links.length} links; the table below has the busiest`}>
           {drawn.map((link, place) => {
             const a = at.get(link.from)!, b = at.get(link.to)!;

@@ -52,7 +52,7 @@ export function Timeline(props: TimelineProps) {
     return { trace, layout: layouts[place], ink: ink(trace, theme, track(), { isLit, tint }), pyramids: new Map(), buffer: null, pixels: null };
   }), [traces, layouts, found, isCritical, isDifferent, theme, twins]);
 
-  const isFirst = useRef(true);
+  const isFirst = useRef(true), isSettled = useRef(false);
   useMemo(() => {
     board.take(whole, gutterOf(layouts));
     if (isFirst.current) board.view = props.initial ? within(props.initial.from, props.initial.to, whole) : { from: 0, to: whole };
@@ -62,6 +62,11 @@ export function Timeline(props: TimelineProps) {
     }));
   }, [pictures, isCritical]);
   useEffect(() => setCard(null), [traces]);
+  useEffect(() => { // another address was opened, or "back"
+    if (!isSettled.current) { isSettled.current = true; return; }
+    board.view = props.initial ? within(props.initial.from, props.initial.to, board.whole) : { from: 0, to: board.whole };
+    board.redraw();
+  }, [props.initial]);
 
   const show = (next: Shown | null): void => {
     board.panels.forEach((panel, place) => {

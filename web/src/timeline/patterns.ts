@@ -1,7 +1,7 @@
 // Patterns that tell kinds apart without colours: on the canvas, and the same in the legend.
 
 const SIZE = 8;
-export const PATTERNS = ["solid", "diagonal", "back", "cross", "dots", "horizontal", "vertical", "zigzag", "grid"] as const;
+export const PATTERNS = ["solid", "diagonal", "back_diagonal", "cross", "dots", "horizontal", "vertical", "zigzag", "grid"] as const;
 export type Pattern = (typeof PATTERNS)[number];
 export const known = (name: string): Pattern =>
   (PATTERNS as readonly string[]).includes(name) ? (name as Pattern) : "solid";
@@ -9,7 +9,7 @@ export const known = (name: string): Pattern =>
 const LINES: Record<Pattern, [number, number, number, number][]> = {
   solid: [], dots: [],
   diagonal: [[-2, 10, 10, -2], [-2, 2, 2, -2], [6, 10, 10, 6]],
-  back: [[-2, -2, 10, 10], [6, -2, 10, 2], [-2, 6, 2, 10]],
+  back_diagonal: [[-2, -2, 10, 10], [6, -2, 10, 2], [-2, 6, 2, 10]],
   cross: [[-2, 10, 10, -2], [-2, 2, 2, -2], [6, 10, 10, 6], [-2, -2, 10, 10]],
   horizontal: [[0, 2, 8, 2], [0, 6, 8, 6]],
   vertical: [[2, 0, 2, 8], [6, 0, 6, 8]],

@@ -1,0 +1,153 @@
+// The workbench: controls on the left, what they make on the right, all of it in the address.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { parse, read, viewOf, wordsOf, write, type Words } from "../address";
+import type { ViewDocument } from "../document";
+import { Document } from "../sections/Document";
+import { Section } from "../sections/Section";
+import { choose, type Choice } from "../theme";
+import { ThemeSwitch } from "../ThemeSwitch";
+import type { View } from "../timeline/paint";
+import { Newest } from "./newest";
+import { Panel } from "./Panel";
+import { PasteDialog, type Paste } from "./PasteDialog";
+import { Refusing } from "./Refusing";
+import * as server from "./server";
+import { usePlanning } from "./usePlanning";
+
+const PARTS = ["timeline", "memory", "composition", "holders", "topology"];
+const SLOW_PARTS = ["binds"]; // asked for when the moves rest
+const REST_MS = 350;
+const OF_THE_PAGE = ["t0", "t1", "theme", "stage", "zoom", "view"]; // words that are not the plan's
+
+const planWords = (words: Words): Words =>
+  Object.fromEntries(Object.entries(words).filter(([word]) => !OF_THE_PAGE.includes(word)));
+
+const refusalOf = (error: Error): server.Refusal => (error instanceof server.Refused ? error.refusal : { message: error.message });
+
+export function Workbench() {
+  const [catalog, setCatalog] = useState<server.Catalog | null>(null);
+  const [words, setWords] = useState<Words>(read);
+  const [shown, show] = useState<ViewDocument | null>(null);
+  const [later, setLater] = useState<ViewDocument | null>(null);
+  const [inside, setInside] = useState<ViewDocument | null>(null);
+  const [refusal, refuse] = useState<server.Refusal | null>(null);
+  const [isBehind, behind] = useState(false);
+  const [paste, setPaste] = useState<Paste | null>(null);
+  const [notes, note] = useState<string[]>([]);
+  const [zoom, setZoom] = useState<View | undefined>(() => viewOf(read()));
+  const planning = usePlanning((error) => refuse(refusalOf(error)));
+  const latest = useRef(words);
+
+  const asking = useMemo(() => new Newest<Words, ViewDocument>(
+    (state, sequence) => server.view(planWords(state), sequence, PARTS),
+    (answer, _, isNewest) => { show(answer); refuse(null); behind(!isNewest); },
+    (error) => { refuse(refusalOf(error)); behind(false); }), []);
+  const askingLater = useMemo(() => new Newest<Words, ViewDocument>(
+    (state, sequence) => server.view(planWords(state), sequence, SLOW_PARTS), setLater, () => setLater(null)), []);
+  const askingInside = useMemo(() => new Newest<Words, ViewDocument>(
+    (state) => server.segments(planWords(state), Number(state.stage)), setInside,
+    (error) => { setInside(null); refuse(refusalOf(error)); }), []);
+
+  const take = (next: Words): void => {
+    latest.current = next;
+    setWords(next);
+    behind(true);
+    asking.put(next);
+  };
+  useEffect(() => {
+    choose((read().theme as Choice) ?? "system");
+    server.catalog().then((found) => { setCatalog(found); take({ ...found.defaults, ...read() }); }, (error: Error) => refuse(refusalOf(error)));
+    const back = (): void => {
+      const next = read();
+      choose((next.theme as Choice) ?? "system");
+      setZoom(viewOf(next));
+      setCatalog((found) => { take({ ...found?.defaults, ...next }); return found; });
+    };
+    addEventListener("popstate", back);
+    return () => removeEventListener("popstate", back);
+  }, []);
+  useEffect(() => { if (shown) document.title = `${shown.title} · meshwright`; }, [shown]);
+  useEffect(() => { // what takes longer follows when the moves rest
+    if (!shown || isBehind) return undefined;
+    const waiting = setTimeout(() => {
+      askingLater.put(latest.current);
+      if (latest.current.stage !== undefined) askingInside.put(latest.current);
+    }, REST_MS);
+    return () => clearTimeout(waiting);
+  }, [shown, isBehind, words.stage]);
+
+  const keep = (changed: Record<string, string | null>): void => {
+    const next = Object.fromEntries(Object.entries({ ...latest.current, ...changed }).filter(([, value]) => value !== null)) as Words;
+    latest.current = next;
+    setWords(next);
+    write(next, false);
+  };
+  const onView = useMemo(() => (view: View | null): void => keep(wordsOf(view)), []);
+  const rest = (): void => write(latest.current, true);
+  const go = (next: Words): void => { take(next); rest(); };
+  const open = (id: string): void => {
+    go({ ...latest.current, ...parse(id) });
+    document.querySelector("main")?.scrollIntoView();
+  };
+  const pasting = (what: "model" | "cluster" | "script"): void => setPaste(pasteOf(what, async (text) => {
+    if (what === "script") {
+      const found = await server.imported(text);
+      note(found.notes ?? []);
+      return go({ ...latest.current, ...found.state });
+    }
+    const found = await server.pasted(what, text);
+    setCatalog((old) => old && { ...old, [`${what}s`]: [...old[`${what}s`].filter((each) => each.name !== found.name), found] });
+    go({ ...latest.current, [what]: found.name });
+  }));
+  const unknown = shown?.notes ?? [];
+  const whole = shown && { ...shown, notes: [...notes, ...unknown], sections: [...shown.sections, ...(later?.sections ?? [])] };
+  return (
+    <>
+      <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.querySelector("main")?.focus(); }}>To the timeline</a>
+      <nav class="top" aria-label="Page">
+        <span class="brand">meshwright</span><span class="muted">workbench</span>
+        <span class="muted small" role="status">{isBehind ? "pricing…" : ""}</span>
+        <CopyLink />
+        <ThemeSwitch onChoice={(theme) => keep({ theme: theme === "system" ? null : theme })} />
+      </nav>
+      <div class="bench">
+        <aside aria-label="Controls">
+          {catalog && <Panel catalog={catalog} words={words} move={take} rest={rest} onPaste={pasting} onPlan={() => planning.start(planWords(latest.current))} isPlanning={planning.job !== null} />}
+        </aside>
+        <main tabIndex={-1} class={refusal ? "stale" : ""}>
+          {refusal && <Refusing refusal={refusal} />}
+          {planning.job !== null && (
+            <p class="progress"><label>Searching <progress max={1} value={planning.share ?? undefined} /></label><span role="status">{planning.text}</span>
+              <button type="button" onClick={planning.cancel}>Stop</button></p>
+          )}
+          {planning.found?.sections.map((section, place) => <Section key={place} id={`p${place}`} section={section} acts={{ onPlan: open }} />)}
+          {whole ? <Document document={whole} acts={{ onPlan: open, initial: zoom, onView, onStage: (stage) => keep({ stage: String(stage) }) }} />
+            : !refusal && <p class="note" role="status">Asking the workbench…</p>}
+          {inside?.sections.map((section, place) => <Section key={place} id={`i${place}`} section={section} acts={{}} />)}
+        </main>
+      </div>
+      {paste && <PasteDialog paste={paste} close={() => setPaste(null)} />}
+    </>
+  );
+}
+
+function CopyLink() {
+  const [said, say] = useState("Copy link");
+  const copy = (): void => {
+    navigator.clipboard.writeText(location.href).then(() => say("Copied"), () => say("Copy it from the address"));
+    setTimeout(() => say("Copy link"), 2000);
+  };
+  return <button type="button" onClick={copy}>{said}</button>;
+}
+
+function pasteOf(what: "model" | "cluster" | "script", give: (text: string) => Promise<void>): Paste {
+  const texts = {
+    model: { title: "Paste a model", what: "A model's config.json", example: '{"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, …}' },
+    cluster: { title: "Paste a cluster", what: "A cluster as TOML", example: 'name = "mine"\n…' },
+    script: {
+      title: "Paste a Megatron script", what: "A Megatron or DeepSpeed launch script, a plan's TOML or a config.json",
+      example: "torchrun pretrain_gpt.py \\\n  --tensor-model-parallel-size 8 \\\n  --pipeline-model-parallel-size 4 …",
+    },
+  };
+  return { ...texts[what], give };
+}

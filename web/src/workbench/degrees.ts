@@ -1,0 +1,42 @@
+// Which degrees fit: products that use the cluster's devices, and what the model can be cut into.
+import type { Words } from "../address";
+import type { Named } from "./server";
+
+export const DEGREES = ["dp", "tp", "pp", "cp", "ep"] as const;
+export type Degree = (typeof DEGREES)[number];
+export const TITLES: Record<Degree, string> = {
+  dp: "Data parallel", tp: "Tensor parallel", pp: "Pipeline stages", cp: "Context parallel", ep: "Expert parallel",
+};
+
+export const divisors = (whole: number): number[] =>
+  Array.from({ length: Math.max(1, whole) }, (_, i) => i + 1).filter((each) => whole % each === 0);
+
+export const degree = (words: Words, which: Degree): number => Math.max(1, Math.floor(Number(words[which] ?? 1)) || 1);
+
+/** Devices that the mesh takes; expert parallelism reuses those of the other axes. */
+export const taken = (words: Words): number =>
+  (["dp", "tp", "pp", "cp"] as const).reduce((product, which) => product * degree(words, which), 1);
+
+/** Why a degree is not allowed beside the others, or null where it is. */
+export function refusal(words: Words, which: Degree, value: number, devices: number, model: Named | undefined, isFilled: boolean): string | null {
+  const others = taken({ ...words, [which]: "1", ...(isFilled && which !== "dp" ? { dp: "1" } : {}) });
+  if (which === "ep") {
+    const ranks = taken({ ...words, pp: "1" });
+    if (ranks % value) return `tp × cp × dp = ${ranks} is not divided by ${value}`;
+    if (model?.experts === undefined) return null;
+    return value === 1 || (model.experts > 0 && model.experts % value === 0) ? null : `${model.experts} experts are not divided by ${value}`;
+  }
+  if (others * value > devices) return `${others} × ${value} is more than ${devices} devices`;
+  if (devices % (others * value)) return `${devices} devices are not divided by ${others} × ${value}`;
+  if (which === "tp" && model?.heads && model.heads % value) return `${model.heads} heads are not divided by ${value}`;
+  if (which === "pp" && model?.layers && value > model.layers) return `${model.layers} layers make no ${value} stages`;
+  return null;
+}
+
+/** The words after a degree was moved; with `isFilled`, dp takes the devices that are left. */
+export function moved(words: Words, which: Degree, value: number, devices: number, isFilled: boolean): Words {
+  const next = { ...words, [which]: String(value) };
+  if (!isFilled || which === "dp" || which === "ep") return next;
+  const others = taken({ ...next, dp: "1" });
+  return devices % others === 0 ? { ...next, dp: String(devices / others) } : next;
+}

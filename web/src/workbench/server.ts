@@ -1,0 +1,45 @@
+// What the workbench asks of its server, and what refusals look like.
+import type { ViewDocument } from "../document";
+import type { Words } from "../address";
+
+export interface Refusal { message: string; allowed?: string | string[] | null; next?: string | null }
+export class Refused extends Error {
+  constructor(readonly refusal: Refusal, readonly status: number) { super(refusal.message); }
+}
+
+export interface Named {
+  name: string; title?: string; devices?: number; layers?: number; heads?: number; experts?: number;
+}
+type Choice = string | { name: string; title?: string };
+export interface Catalog {
+  models: Named[]; clusters: Named[]; schedules?: Choice[]; recompute?: Choice[]; offload?: Choice[]; zero?: Choice[];
+  precision?: Choice[]; defaults?: Words;
+}
+export interface Job {
+  job: string; state: "running" | "done" | "failed" | "cancelled"; share?: number | null; text?: string;
+  document?: ViewDocument; error?: Refusal;
+}
+
+async function asked<T>(method: string, path: string, body?: unknown): Promise<T> {
+  let answer: Response;
+  try {
+    answer = await fetch(path, {
+      method, ...(body === undefined ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } }),
+    });
+  } catch {
+    throw new Refused({ message: "The workbench does not answer.", next: "Start `meshwright view` again and reload this page." }, 0);
+  }
+  const found = await answer.json().catch(() => ({})) as T & { error?: Refusal };
+  if (!answer.ok) throw new Refused(found.error ?? { message: `${path} answered ${answer.status}` }, answer.status);
+  return found;
+}
+
+export const catalog = (): Promise<Catalog> => asked("GET", "/api/catalog");
+export const view = (state: Words, sequence: number, parts: string[]): Promise<ViewDocument> =>
+  asked("POST", "/api/view", { state, sequence, parts });
+export const segments = (state: Words, stage: number): Promise<ViewDocument> => asked("POST", "/api/segments", { state, stage });
+export const plan = (state: Words): Promise<{ job: string }> => asked("POST", "/api/plan", { state });
+export const job = (id: string): Promise<Job> => asked("GET", `/api/plan/${encodeURIComponent(id)}`);
+export const cancel = (id: string): Promise<Job> => asked("DELETE", `/api/plan/${encodeURIComponent(id)}`);
+export const imported = (text: string): Promise<{ state: Words; notes?: string[] }> => asked("POST", "/api/import", { text });
+export const pasted = (what: "model" | "cluster", text: string): Promise<Named> => asked("POST", `/api/${what}`, { text });
