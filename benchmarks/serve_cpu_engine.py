@@ -66,7 +66,7 @@ class Ours:
         return [self._outputs.tokens[request.id] for request in requests]
 
     def host_us(self) -> float:
-        """What a step of the last run took beside the runtime's call: the median of those between its first and its last."""
+        """From the end of a step to that of the next, less the runtime's call: the median of those of the last run."""
         return statistics.median(self._outputs.host_s[1:-1]) * 1e6
 
 
@@ -74,13 +74,13 @@ class _Outputs:
     """The tokens of each request, and what steps took beside the runtime's calls: an observer of the loop."""
 
     def __init__(self, runner: Any) -> None:
-        self._runner, self._last = runner, (time.perf_counter(), runner.infer_seconds)
+        self._runner, self._last = runner, (0.0, runner.infer_seconds)
         self.tokens: dict[str, list[int]] = {}
         self.host_s: list[float] = []
 
     def ran(self, result: Any) -> None:
-        """Keep them."""
-        now = time.perf_counter(), self._runner.infer_seconds
+        """Keep them. What follows this step was told to run before, and its call ends later."""
+        now = result.end_s, self._runner.infer_seconds
         self.host_s.append(now[0] - self._last[0] - (now[1] - self._last[1]))
         self._last = now
         for token in result.tokens:
