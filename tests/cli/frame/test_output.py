@@ -21,3 +21,10 @@ def test_a_head_is_not_broken_inside_a_word() -> None:
     SafeConsole(file=stream, width=40).print(table_of(rows))
     shown = stream.getvalue()
     assert "tokens/s/GPU" in shown and all(len(line) <= 40 for line in shown.splitlines())
+
+
+def test_so_many_of_something_is_a_name_and_no_number() -> None:
+    """Its column stands to the left, as names do."""
+    stream = io.StringIO()
+    SafeConsole(file=stream, width=40).print(table_of([{"plan": "2 x tp4"}, {"plan": "16 x tp1"}]))
+    assert [line.rstrip() for line in stream.getvalue().splitlines()][-3:-1] == [" 2 x tp4", " 16 x tp1"]

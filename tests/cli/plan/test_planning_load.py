@@ -64,7 +64,8 @@ def test_the_table_says_what_is_good_and_how_far_the_steps_are_off(
     for words in (
         "40 requests, good within TTFT 2 s, TPOT 100 ms",
         "2 x tp1",
-        "steps from a table",
+        "steps are read from tables",
+        "enough for 99 % of the requests: 2 devices, as 2 x tp1",
         "log of vLLM",
     ):
         assert words in " ".join(ran.stdout.split()), words
@@ -91,9 +92,32 @@ def test_a_load_comes_as_often_as_it_is_said(run: Runner, load_file: Path) -> No
     assert drawn["ttft_s"]["p99"] > slow["ttft_s"]["p99"]
 
 
+USERS = ("plan", "llama-3.2-1b", "4xH100", "--requests", "lengths(prompt=200,output=20,num=60,variation=0.5)")
+
+
+def test_users_need_no_file_and_the_fewest_devices_are_among_the_plans(run: Runner) -> None:
+    """Drawn requests of users who think: one device is enough, and shown, though four plans are quicker."""
+    ran = run(*USERS, "--clients", 30, "--think", "2s", "--json")
+    assert ran.code == 0, ran.stderr
+    found = ran.data["layouts"]
+    assert [each["num_finished"] for each in found] == [60] * len(found)
+    assert all(each["good_share"] == pytest.approx(1.0) and each["duration_s"] > 2.0 for each in found)
+    assert min(each["plan"]["num_devices"] for each in found) == 1
+
+
+def test_where_no_plan_is_good_the_table_says_so(run: Runner) -> None:
+    """With what the plans can do instead of it."""
+    ran = run(*USERS, "--clients", 30, "--slo", "ttft=1us", "--fix", "tp=1,replicas=1")
+    assert ran.code == 0 and "not enough: at most 0.0 % of the requests are good (tp1)" in " ".join(
+        ran.stdout.split()
+    )
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
+        (("--think", "2s"), "--think without --clients"),
+        (("--fix", "tpp=2"), "dtype"),
         (("--global-batch", 8), "--requests with global_batch"),
         (("--objective", "cost"), "--requests with objective cost"),
         (("--pareto",), "--solve or --pareto"),
@@ -113,6 +137,23 @@ def test_what_is_not_of_serving_is_refused(
 ) -> None:
     """By its name, with exit code 2."""
     ran = run("plan", "llama-3.2-1b", "2xH100", "--requests", load_file, *more)
+    assert ran.code == 2 and said in " ".join(ran.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("requests", "more", "said"),
+    [
+        ("lengths(prompt=5)", (), "nobody says when"),
+        ("lengths(promt=5)", ("--clients", 2), "prompt"),
+        ("lengths(num=5)", ("--clients", 9), "9 clients for 5 requests"),
+        ("none.csv", (), "no such file or directory; allowed: a file .csv"),
+    ],
+)
+def test_requests_that_are_none_are_refused(
+    run: Runner, requests: str, more: tuple[object, ...], said: str
+) -> None:
+    """With what would do."""
+    ran = run("plan", "llama-3.2-1b", "2xH100", "--requests", requests, *more)
     assert ran.code == 2 and said in " ".join(ran.stderr.split())
 
 

@@ -333,7 +333,14 @@ def test_a_simulated_engine_serves_clients_at_the_pace_of_a_cluster(run: Runner,
             )
         url = url.removesuffix("/v1")
         fixed = "tp=2,replicas=1,max_batch_tokens=256,max_sequences=32"
-        beside = ("--against", "1x2xH100", "--fix", fixed, "--against-model", "llama-3.1-70b")
+        beside = (
+            "--against",
+            "1x2xH100",
+            "--fix",
+            fixed,
+            "--report",
+            tmp_path / "page.html",
+        )  # the server names its model
         sent = ("bench", "serve", "--url", url, "--requests", requests, "-o", tmp_path / "measured.json")
         measured = run(*sent, *beside, "--json", "-q").data
     finally:
@@ -347,6 +354,12 @@ def test_a_simulated_engine_serves_clients_at_the_pace_of_a_cluster(run: Runner,
     assert measured["num_finished"] == layout["num_finished"] == 20
     assert layout["tpot_s"]["p50"] * 0.9 < measured["tpot_s"]["p50"] < layout["tpot_s"]["p50"] * 1.5
     assert measured["e2e_s"]["p50"] > layout["e2e_s"]["p50"] * 0.9
+    page = (tmp_path / "page.html").read_text()
+    assert (
+        "How long requests took" in page
+        and "Simulated and measured" in page
+        and "&quot;p50&quot;" not in page
+    )
     found = measured["comparison"]
     assert measured["simulated"]["tpot_s"] == layout["tpot_s"] and found["has_kept_up"]
     assert found["step_factor"] == pytest.approx(measured["tpot_s"]["p50"] / layout["tpot_s"]["p50"])

@@ -276,3 +276,15 @@ def test_a_real_ctrl_c_leaves_no_process(tmp_path: Path, plan_file: Path) -> Non
     assert process.returncode == 130 and '"interrupted": true' in stdout
     assert len(workers) == 2
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.parametrize(
+    ("found", "named"), [("/usr/bin/meshwright", "meshwright"), (None, ".venv/bin/meshwright")]
+)
+def test_what_quickstart_says_next_can_be_typed(
+    monkeypatch: pytest.MonkeyPatch, found: str | None, named: str
+) -> None:
+    """Where the shell does not find the command, `make quickstart` names it as it was called."""
+    monkeypatch.setattr(quickstart.shutil, "which", lambda name: found)
+    monkeypatch.setattr(sys, "argv", [".venv/bin/meshwright", "quickstart"])
+    assert quickstart.command_name() == named

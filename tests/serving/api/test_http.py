@@ -171,6 +171,13 @@ def test_a_stream_that_breaks_says_so(served: Served) -> None:
         list(client.completions.create(model="said", prompt="FAIL", stream=True))
 
 
+def test_a_misspelt_field_is_told_with_its_neighbours(served: Served) -> None:
+    asked = {**ASKED, "max_token": 3, "xyz": 1}
+    said = post(served, "/v1/completions", asked).json()["error"]["message"]
+    assert "max_token: there is no such field; did you mean max_tokens" in said
+    assert "xyz: there is no such field; /openapi.json" in said
+
+
 def test_tokens_there_and_back(served: Served) -> None:
     answer = post(served, "/tokenize", {"prompt": "aä", "return_token_strs": True}).json()
     assert answer == {

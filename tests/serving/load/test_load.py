@@ -77,6 +77,29 @@ def test_what_the_server_refuses_is_in_every_percentile() -> None:
     assert math.isinf(found.ttft_s["p50"]) and math.isinf(found.itl_s["p99"])
 
 
+def test_tokens_are_drawn_from_those_that_the_server_has(served: Served) -> None:
+    """A model of bytes is loaded without an option, though most vocabularies are larger."""
+    records = send_load(ServerAddress.of_url(served.url), requests_of(6, 0.0), LoadPlan(), no_word)
+    assert not LoadFigures.of(records, NO_OBJECTIVE).errors
+
+
+def test_failures_that_differ_in_numbers_only_are_told_once() -> None:
+    """The most first, each by its first."""
+    said = ["status 503: later", *(f"status 400: {n} tokens; 128 fit" for n in (500, 600, 700))]
+    found = LoadFigures.of([LoadRecord(0.0, error=each) for each in said], NO_OBJECTIVE)
+    assert found.errors == {"status 400: 500 tokens; 128 fit": 3, "status 503: later": 1}
+    assert list(found.errors) == ["status 400: 500 tokens; 128 fit", "status 503: later"]
+
+
+def test_a_client_who_thinks_sends_later(served: Served) -> None:
+    """Two clients begin half a thought apart; nobody sends before its thought is over, and latencies do not count it."""
+    plan = LoadPlan(clients=2, think_s=0.4)
+    records = send_load(ServerAddress.of_url(served.url), requests_of(4, 0.0), plan, no_word)
+    due = sorted(each.due_s for each in records)
+    assert due[:2] == pytest.approx([0.0, 0.2]) and due[2] >= records[0].end_s + 0.4
+    assert all(each.ttft_s < 0.3 for each in records)
+
+
 def test_a_server_that_breaks_off_or_talks_nonsense_fails_the_request() -> None:
     answers = [
         b"HTTP/1.1 200 OK\r\n\r\ndata: {\"choices\": [{}]}\n\n",

@@ -41,6 +41,6 @@ def test_requests_keep_their_order_and_lengths_at_other_times() -> None:
 def test_a_client_sends_when_its_last_request_has_ended() -> None:
     """Two clients have two requests under way, and five in all."""
     clients = ClosedLoop(REQUESTS, 2, think_s=0.5)
-    assert [r.id for r in clients.first()] == ["0", "1"]
+    assert [(r.id, r.arrival_s) for r in clients.first()] == [("0", 0.0), ("1", 0.25)]
     later = [clients.after(end_s) for end_s in (3.0, 4.0, 4.5, 9.0)]
     assert [(r.id, r.arrival_s) if r else None for r in later] == [("2", 3.5), ("3", 4.5), ("4", 5.0), None]

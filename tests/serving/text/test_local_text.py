@@ -86,8 +86,9 @@ def test_a_folder_without_template_writes_plainly_and_says_so(tmp_path, caplog) 
     folder = write_folder(tmp_path, "byte level", {"eos_token": END})
     with caplog.at_level(logging.WARNING):
         plain = LocalText.of_folder(folder)
-    assert plain.is_plain and "has no chat template: chats are written as lines" in caplog.text
-    assert plain.decode(plain.chat(CHAT)) == "user: the cat\nassistant:"
+        assert plain.is_plain and not caplog.text  # it matters to those who chat
+        assert [plain.decode(plain.chat(CHAT)) for _ in range(2)] == ["user: the cat\nassistant:"] * 2
+    assert caplog.text.count("has no chat template: chats are written as lines") == 1
     plain.close()
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshwright import catalog
-from meshwright.api.loads.load_request import USUAL_OBJECTIVE
+from meshwright.api.loads.load_request import USUAL_OBJECTIVE, requests_of
 from meshwright.api.subjects.loading import cluster_named
 from meshwright.planner.serving.serving_search import ServingPlans, ServingSearch
 from meshwright.serving.loop.report import LatencyObjective
 from meshwright.serving.request.request import Request
-from meshwright.serving.request.request_file import PathLike, read_requests
+from meshwright.serving.request.request_file import PathLike
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.config.source import load_model
 from meshwright.specs.error import UnknownNameError
@@ -33,6 +33,7 @@ def plan_load(
     slo: LatencyObjective = USUAL_OBJECTIVE,
     fix: Mapping[str, Any] | None = None,
     clients: int = 0,
+    think_s: float = 0.0,
     planner: str | None = None,
     step_table: bool = True,
     progress: Callable[[str, float], None] | None = None,
@@ -41,11 +42,13 @@ def plan_load(
 
     Args:
         model, cluster: as `Model` and `Cluster` take them.
-        requests: their file, or they themselves by arrival.
+        requests: their file, "lengths(prompt=500, output=200)" (all at once, unless there are clients), or they themselves by
+            arrival.
         slo: within which a request is good; 2 s to the first token and 100 ms for each other, where nothing is said.
         fix: what is decided: tp, pp, ep, attention_dp, replicas, num_prefill, max_batch_tokens, max_sequences, router,
             block_tokens, weights, sums, step, decoder, dtype. With tp and replicas nothing else is varied.
         clients: so many, each of whom sends its next request when its last has ended; 0: requests come at their times.
+        think_s: that each of them waits before its next one.
         planner: another search than ours: a name of `meshwright list serving_planners`, or ./mine.py:NAME.
         step_table: False simulates every batch as its program.
         progress: called with a plan in words and the share of its round that is done.
@@ -55,7 +58,7 @@ def plan_load(
     load = (
         requests
         if isinstance(requests, Sequence) and not isinstance(requests, str)
-        else read_requests(requests)
+        else requests_of(requests)
     )
     decided = dict(fix or {})
     dtype = str(decided.pop("dtype", FORMATS[0]))
@@ -63,7 +66,16 @@ def plan_load(
         raise UnknownNameError("number format of a model that serves", dtype, FORMATS)
     found = None if planner is None else catalog.filler("serving_planner", planner)
     search = ServingSearch(
-        load_model(model), cluster_named(cluster), load, slo, decided, step_table, dtype, clients, found
+        load_model(model),
+        cluster_named(cluster),
+        load,
+        slo,
+        decided,
+        step_table,
+        dtype,
+        clients,
+        found,
+        think_s=think_s,
     )
     if progress is not None:
         search.progress = progress

@@ -262,7 +262,10 @@ def percent(share: float | None) -> float | str:
 
 
 def _looks_numeric(value: Any) -> bool:
-    return value is None or isinstance(value, int | float) or str(value)[:1].isdigit() or value == "-"
+    """A name such as "2 x tp4" is no number."""
+    if value is None or value == "-" or isinstance(value, int | float):
+        return True
+    return str(value)[:1].isdigit() and " x " not in str(value)
 
 
 def _write_png(write_svg: Callable[[Path], Any], path: Path) -> None:

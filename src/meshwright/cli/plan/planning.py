@@ -39,8 +39,6 @@ from meshwright.planner.search.plans import Plans
 from meshwright.prediction.predicted import Predicted
 from meshwright.reports.page.report import Report
 from meshwright.serving.fleet.saved_serving import SavedServing
-from meshwright.serving.request.arrival import arriving, at_rate
-from meshwright.serving.request.request_file import read_requests
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import PlanError
@@ -162,17 +160,12 @@ def _for_load(
             allowed="MODEL CLUSTER --requests FILE, with --slo, --fix, --planner, --price, --power, --top",
             next="leave the rest out: it is of training",
         )
-    assert load.requests is not None, "the caller asked"
-    requests = read_requests(load.requests, first=load.first)
-    if load.arrivals is not None:
-        requests = arriving(requests, load.arrivals)
-    if load.rate_factor is not None:
-        requests = at_rate(requests, load.rate_factor)
+    requests = load.load()
     objective = load.objective or USUAL_OBJECTIVE
     with live_line(out) as line:
         found = api.plan_load(
             model, asked.on(cluster), requests, slo=objective, fix=request.fix, clients=load.clients,
-            planner=request.planner, step_table=load.has_step_table, progress=line.share,
+            think_s=load.think_s, planner=request.planner, step_table=load.has_step_table, progress=line.share,
         )  # fmt: skip
     dtype = str((request.fix or {}).get("dtype", FORMATS[0]))
     saved = SavedServing(model, cluster, dtype, found[0].plan)

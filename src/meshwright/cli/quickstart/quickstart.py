@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +33,7 @@ from meshwright.specs.error import SpecError
 from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.specs.units import interval_text
 
+COMMAND = "meshwright"
 PROCESSES = 2
 SECONDS = 100.0
 # A decoder of bytes that falls below the unigram entropy (3.2 nats) within half a minute on two slow cores.
@@ -40,6 +43,11 @@ MAX_AGE = datetime.timedelta(days=1)  # of a profile that is taken as it is
 HELD_OUT_SEQUENCES = 64
 PROMPT = "def "
 TEMPERATURE, TOP_K = 0.8, 40  # what it says is drawn, for a model of bytes repeats itself otherwise
+
+
+def command_name() -> str:
+    """How this command is called again: by its name where the shell finds it, else as it was."""
+    return COMMAND if shutil.which(COMMAND) else sys.argv[0]
 
 
 def quickstart(
@@ -219,7 +227,7 @@ def _result(
     ]
     view += [Text(f"{name:<16}{path}", style="dim") for name, path in files.items()]
     if TRAINED in files:
-        view.append(Text(f"serve it: meshwright serve {files[TRAINED]}"))
+        view.append(Text(f"serve it: {command_name()} serve {files[TRAINED]}"))
     data = {
         **training_figures(done),
         "plans": plan_rows(ranking),

@@ -16,10 +16,14 @@ NAMES = {
 }  # fmt: skip
 
 
+def load_comparison_rows(found: LoadComparison) -> list[dict[str, str]]:
+    """A row for each figure."""
+    return [_row(each, found.plan) for each in found.figures]
+
+
 def load_comparison_view(found: LoadComparison) -> list[Any]:
     """For the terminal."""
-    rows = [_row(each, found.plan) for each in found.figures]
-    return [table_of(rows), *(Text(line, overflow="fold") for line in found.meaning)]
+    return [table_of(load_comparison_rows(found)), *(Text(line, overflow="fold") for line in found.meaning)]
 
 
 def _row(each: LoadFigure, plan: str) -> dict[str, str]:

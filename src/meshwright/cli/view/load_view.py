@@ -9,7 +9,7 @@ from rich.text import Text
 
 from meshwright.cli.frame.output import NarrowingTable, Result
 from meshwright.cli.view.load_picture import load_report, write_load_svg
-from meshwright.planner.serving.served_plan import ServedPlan
+from meshwright.planner.serving.served_plan import ENOUGH, ServedPlan, fewest_devices
 from meshwright.planner.serving.serving_search import ServingPlans
 from meshwright.serving.fleet.saved_serving import SavedServing
 from meshwright.serving.loop.report import LatencyObjective
@@ -18,6 +18,7 @@ from meshwright.specs.units import counted, format_seconds
 
 NUM_SHOWN = 8
 OPTIONAL = ("sequences", "tokens/s", "TTFT p50", "TPOT p99", "kWh/M tokens")
+NAME_WIDTH = 20  # characters in which most names of plans stand on one line
 
 
 def load_result(
@@ -36,8 +37,16 @@ def load_result(
     }
     head = f"{counted(num_requests, 'request')}, good within {_objective_words(objective)}"
     rows = [_row(each) for each in shown]
-    view: list[Any] = [Text(head, style="bold"), NarrowingTable(rows, "plan", OPTIONAL, 12)]
-    view += [Text(line) for line in (*_rejected_lines(found), *_error_lines(found), _counted_line(found))]
+    view: list[Any] = [Text(head, style="bold"), NarrowingTable(rows, "plan", OPTIONAL, NAME_WIDTH)]
+    view += [
+        Text(line)
+        for line in (
+            *_answer_lines(found),
+            *_rejected_lines(found),
+            *_error_lines(found),
+            _counted_line(found),
+        )
+    ]
     return Result(
         data, view, {".svg": partial(write_load_svg, found), ".toml": saved.save}, partial(load_report, found, rows, head),
         explanation=[*found.assumptions, *_meaning()],
@@ -51,6 +60,7 @@ def _row(each: ServedPlan) -> dict[str, Any]:
         "GPUs": each.plan.num_devices,
         "batch": each.plan.max_batch_tokens,
         "sequences": each.plan.max_sequences,
+        "good": _share(report.good_share),
         "good/s": f"{report.goodput_per_s:.2f}",
         "tokens/s": f"{report.output_tokens_per_s:,.0f}",
     }
@@ -64,8 +74,12 @@ def _row(each: ServedPlan) -> dict[str, Any]:
         ("kWh/M tokens", each.kwh_per_million_tokens),
     ):
         if value is not None:
-            row[name] = f"{value:.2f}"
+            row[name] = f"{value:.3g}" if value < 1 else f"{value:.2f}"
     return row
+
+
+def _share(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %"
 
 
 def _objective_words(objective: LatencyObjective) -> str:
@@ -73,15 +87,36 @@ def _objective_words(objective: LatencyObjective) -> str:
     return ", ".join(f"{name} {format_seconds(value)}" for name, value in named if value != float("inf"))
 
 
+def _answer_lines(found: ServingPlans) -> list[str]:
+    """How many devices are enough; or that none of these is, and what was the best."""
+    fewest = fewest_devices(found)
+    if fewest is not None:
+        devices = counted(fewest.plan.num_devices, "device")
+        return [f"enough for {_share(ENOUGH, 0)} of the requests: {devices}, as {fewest.plan.name}"]
+    best = max(found, key=lambda each: each.report.good_share)
+    times = ", ".join(
+        f"{name} {format_seconds(min(getattr(each.report, field)['p50'] for each in found))}"
+        for name, field in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"))
+    )
+    return [
+        f"not enough: at most {_share(best.report.good_share)} of the requests are good ({best.plan.name}); the shortest "
+        f"medians are {times}: take more or other devices, or a wider --slo"
+    ]
+
+
 def _rejected_lines(found: ServingPlans) -> list[str]:
     return list(dict.fromkeys(why.split("\n")[0] for why in found.rejected.values()))
 
 
 def _error_lines(found: ServingPlans) -> list[str]:
+    """Of the tables of all layouts, the worst."""
+    errors = found.table_errors.values()
+    if not errors:
+        return []
+    median, p95 = max(each.median for each in errors), max(each.p95 for each in errors)
     return [
-        f"{name}: steps from a table, against simulated ones {error.median:.2%} off in the median, {error.p95:.2%} at most "
-        "in 95 of 100"
-        for name, error in found.table_errors.items()
+        f"steps are read from tables of simulated ones: {_share(median, 2)} off in the median, "
+        f"at most {_share(p95, 2)} in 95 of 100"
     ]
 
 

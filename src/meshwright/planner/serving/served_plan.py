@@ -13,6 +13,7 @@ from meshwright.specs.cluster.device import DeviceSpec
 
 MILLION = 1e6
 LEAST_SHARE = 0.5  # of the best goodput
+ENOUGH = 0.99  # of all requests, which are good where devices are enough
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class ServedPlan:
             "input_tokens_per_s": report.input_tokens_per_s,
             **{name: _known(getattr(report, name)) for name in latencies},
             "goodput_per_s": report.goodput_per_s,
+            "good_share": report.good_share,
             "usd_per_million_tokens": self.usd_per_million_tokens,
             "kwh_per_million_tokens": self.kwh_per_million_tokens,
             "num_preemptions": report.num_preemptions,
@@ -81,6 +83,12 @@ def answers(found: Sequence[ServedPlan]) -> list[ServedPlan]:
     """Without those that serve less than half of what another does: these are no answer to the same load."""
     best = max((each.report.goodput_per_s for each in found), default=0.0)
     return [each for each in found if each.report.goodput_per_s >= LEAST_SHARE * best]
+
+
+def fewest_devices(found: Sequence[ServedPlan]) -> ServedPlan | None:
+    """Of those that are enough, the one of the fewest devices, and of these the most goodput; None: none is."""
+    enough = [each for each in found if each.report.good_share >= ENOUGH]
+    return min(enough, key=lambda each: (each.plan.num_devices, -each.report.goodput_per_s), default=None)
 
 
 def by_front(found: Sequence[ServedPlan]) -> list[ServedPlan]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.planner.advice.running_cost import cost_assumptions
-from meshwright.planner.serving.served_plan import ServedPlan, by_front
+from meshwright.planner.serving.served_plan import ServedPlan, by_front, fewest_devices
 from meshwright.planner.serving.serving_space import (
     BATCH_TOKENS,
     SEQUENCES,
@@ -105,6 +105,7 @@ class ServingSearch:
     Attributes:
         model, cluster, requests, objective, fix, dtype: the job.
         num_clients: each sends its next request when its last has ended (0: requests come when they say).
+        think_s: that each waits before it does.
         has_table: do steps come from a table?
         planner: names plans in place of our own search, the best first; it may ask `served` for some.
         progress: is told.
@@ -121,6 +122,7 @@ class ServingSearch:
     dtype: str = "bfloat16"
     num_clients: int = 0
     planner: ServingPlanner | None = None
+    think_s: float = 0.0
     progress: Progress = lambda _, __: None
     rejected: dict[str, str] = field(default_factory=dict)
     ranked: list[ServedPlan] = field(default_factory=list)
@@ -165,7 +167,9 @@ class ServingSearch:
         self.rank(
             [each for each in varied if each not in seen and not (each.num_prefill and self.num_clients)]
         )
-        return ideas(by_front(self.ranked))[:NUM_FINAL]
+        final = ideas(by_front(self.ranked))[:NUM_FINAL]
+        fewest = fewest_devices(self.ranked)
+        return final if fewest is None or fewest.plan in final else [*final, fewest.plan]
 
     @property
     def busiest_time(self) -> Sequence[Request]:
@@ -197,7 +201,7 @@ class ServingSearch:
     def _served(self, plan: ServingPlan, requests: Sequence[Request]) -> ServedPlan:
         program, steps = self.steps_of(plan)
         most = self.model.max_sequence_length
-        served = serve(plan, program, steps, requests, most, num_clients=self.num_clients)
+        served = serve(plan, program, steps, requests, most, self.num_clients, self.think_s)
         report = LoadReport.of(served.logs, self.objective)
         return ServedPlan(plan, report, served.num_blocks, self.cluster.devices[0], served.simulate_s)
 

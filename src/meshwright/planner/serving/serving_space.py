@@ -27,7 +27,7 @@ def check_fixed(fix: Mapping[str, Any]) -> None:
     """Raise PlanError for what serving does not decide, and for a step that nobody knows."""
     if unknown := sorted(set(fix) - {*LAYOUT, *CHOICES}):
         raise PlanError(
-            f"a plan that serves has no {', '.join(unknown)}", allowed=", ".join((*LAYOUT, *CHOICES))
+            f"a plan that serves has no {', '.join(unknown)}", allowed=", ".join((*LAYOUT, *CHOICES, "dtype"))
         )
     for name, value in fix.items():
         if name not in NAMED and (type(value) is not int or value < (0 if name == "num_prefill" else 1)):

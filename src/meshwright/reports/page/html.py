@@ -166,7 +166,7 @@ def _looks_numeric(value: Any) -> bool:
     if value is None or isinstance(value, int | float | np.number):
         return not isinstance(value, bool)
     text = str(value).strip()
-    return text in ("", "-") or text.lstrip("+-")[:1].isdigit()
+    return text in ("", "-") or (text.lstrip("+-")[:1].isdigit() and " x " not in text)
 
 
 def _timelines(report: Report, timelines: Mapping[str, Timeline]) -> str:

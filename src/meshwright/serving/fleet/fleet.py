@@ -44,9 +44,11 @@ def serve(
     requests: Items[Request],
     max_model_tokens: int,
     num_clients: int = 0,
+    think_s: float = 0.0,
 ) -> Served:
-    """Run a load on the replicas of a plan. `num_clients`: each sends its next request when its last has ended (0: requests
-    come when they say). Raises OutOfMemoryError where the model does not fit, PlanError for clients of prompts apart."""
+    """Run a load on the replicas of a plan. `num_clients`: each sends its next request `think_s` seconds after its last
+    has ended (0: requests come when they say). Raises OutOfMemoryError where the model does not
+    fit, PlanError for clients of prompts apart."""
     limits = plan.limits(max_model_tokens)
     check_neighbours(program, plan.replicas)
     decoder = decoder_of(plan.decoder)
@@ -67,7 +69,7 @@ def serve(
         raise PlanError("prompts apart, for clients who wait", allowed="requests at times of their own")
     began_s = time.process_time()
     if num_clients:
-        logs = serve_clients(replicas(plan.replicas), plan.router, ClosedLoop(requests, num_clients))
+        logs = serve_clients(replicas(plan.replicas), plan.router, ClosedLoop(requests, num_clients, think_s))
     elif plan.num_prefill:
         logs = _apart(plan, program, requests, replicas)
     else:

@@ -26,15 +26,17 @@ class LoadPlan:
     Args:
         model: its name on the server; "": the first one that the server names.
         clients: of a closed loop; 0: an open loop, by arrivals.
+        think_s: that a client waits before it sends again.
         ignores_end: ask for as many tokens as were recorded, whatever the model says (vLLM's `ignore_eos`)?
         block_tokens: of the keys of common prefixes.
-        vocabulary: drawn tokens are below it.
+        vocabulary: drawn tokens are below it, and below `vocab_size` where the server tells it.
         timeout_s: after which a request has failed.
         seed: of drawn tokens.
     """
 
     model: str = ""
     clients: int = 0
+    think_s: float = 0.0
     ignores_end: bool = True
     block_tokens: int = 16
     vocabulary: int = 1000
@@ -56,6 +58,21 @@ def send_load(
     return asyncio.run(_Load(EventClient(address), plan, len(requests), said).run(requests))
 
 
+def first_model(address: ServerAddress) -> str:
+    """The first model that a server names. Raises ExecutionError."""
+    return str(asyncio.run(_first_card(EventClient(address)))["id"])
+
+
+async def _first_card(client: EventClient) -> dict[str, Any]:
+    """What a server says of the first model that it names. Raises ExecutionError."""
+    said = await client.get(MODELS)
+    try:
+        card = dict(said["data"][0])
+        return {**card, "id": card["id"]}
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ExecutionError("the server names no model", next="name one with --model") from error
+
+
 class _Load:
     """One load under way."""
 
@@ -63,7 +80,7 @@ class _Load:
         self, client: EventClient, plan: LoadPlan, num_requests: int, said: Callable[[int, int], None]
     ) -> None:
         self._client, self._plan, self._num, self._said = client, plan, num_requests, said
-        self._model = plan.model
+        self._model, self._vocabulary = plan.model, plan.vocabulary
         self._num_ended = 0
         self._began_s = 0.0
         self.records: list[LoadRecord] = []
@@ -71,11 +88,11 @@ class _Load:
     async def run(self, requests: Sequence[Request]) -> list[LoadRecord]:
         """All of it."""
         if not self._model:
-            found = await self._client.get(MODELS)
-            try:
-                self._model = found["data"][0]["id"]
-            except (KeyError, IndexError, TypeError) as error:
-                raise ExecutionError("the server names no model", next="name one with --model") from error
+            card = await _first_card(self._client)
+            self._model = card["id"]
+            told = card.get("vocab_size")
+            if isinstance(told, int) and told > 1:
+                self._vocabulary = min(self._vocabulary, told)
         bodies = {
             id(each): self._body(each) for each in requests
         }  # made before: nothing is drawn while it counts
@@ -92,12 +109,13 @@ class _Load:
 
     async def _closed(self, requests: Sequence[Request], bodies: dict[int, dict[str, Any]]) -> None:
         by_id = {each.id: bodies[id(each)] for each in requests}
-        loop = ClosedLoop(requests, self._plan.clients)
+        loop = ClosedLoop(requests, self._plan.clients, self._plan.think_s)
 
         async def client(first: Request) -> None:
             request: Request | None = first
             while request is not None:
-                await self._send(by_id[request.id], request, self._now_s())
+                await asyncio.sleep(max(0.0, request.arrival_s - self._now_s()))
+                await self._send(by_id[request.id], request, request.arrival_s)
                 request = loop.after(self._now_s())
 
         await asyncio.gather(*(client(first) for first in loop.first()))
@@ -138,7 +156,7 @@ class _Load:
 
     def _body(self, request: Request) -> dict[str, Any]:
         plan = self._plan
-        prompt = prompt_of(request, plan.block_tokens, plan.vocabulary, plan.seed)
+        prompt = prompt_of(request, plan.block_tokens, self._vocabulary, plan.seed)
         body = {
             "model": self._model, "prompt": prompt, "max_tokens": request.num_output_tokens or request.max_output_tokens,
             "stream": True, "stream_options": {"include_usage": True}, "temperature": 0.0,

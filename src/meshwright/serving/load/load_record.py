@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meshwright.serving.loop.report import LatencyObjective, figures
 
+NUMBER = re.compile(r"\d+")
 NEVER = float("inf")  # how long a client waits for what did not come
 
 
@@ -109,5 +111,14 @@ class LoadFigures:
             e2e_s=figures([each.e2e_s for each in records]),
             goodput_per_s=sum(each.meets(objective) for each in records) * per_s,
             send_lag_s=figures([each.sent_s - each.due_s for each in records if each.sent_s < NEVER]),
-            errors=dict(Counter(each.error for each in records if each.error).most_common()),
+            errors=_counted([each.error for each in records if each.error]),
         )
+
+
+def _counted(errors: Sequence[str]) -> dict[str, int]:
+    """How many there were of each kind, the most first: errors that differ in numbers only are one, told by its first."""
+    first: dict[str, str] = {}
+    kinds = [NUMBER.sub("0", error) for error in errors]
+    for kind, error in zip(kinds, errors, strict=True):
+        first.setdefault(kind, error)
+    return {first[kind]: num for kind, num in Counter(kinds).most_common()}

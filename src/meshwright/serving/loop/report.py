@@ -63,6 +63,11 @@ class LoadReport:
     num_preemptions: int
     num_cached_tokens: int
 
+    @property
+    def good_share(self) -> float:
+        """Of all requests, those that met the objective."""
+        return self.goodput_per_s * self.duration_s / self.num_requests if self.num_requests else 0.0
+
     @classmethod
     def of(cls, logs: Sequence[RequestLog], objective: LatencyObjective = LatencyObjective()) -> LoadReport:
         """Of one loop, or of several that served one load."""

@@ -75,7 +75,8 @@ def at_rate(requests: Sequence[Request], factor: float) -> list[Request]:
 
 
 class ClosedLoop:
-    """`num_clients` clients, each of which sends its next request `think_s` seconds after its last one has ended."""
+    """`num_clients` clients, each of which sends its next request `think_s` seconds after its last one has ended; they begin
+    evenly over as long, not all at once."""
 
     def __init__(self, requests: Iterable[Request], num_clients: int, think_s: float = 0.0) -> None:
         if num_clients < 1 or not think_s >= 0.0:
@@ -86,9 +87,10 @@ class ClosedLoop:
         self._num_clients, self._think_s = num_clients, think_s
 
     def first(self) -> list[Request]:
-        """What the clients send at 0."""
+        """What each client sends first, by arrival."""
         num = min(self._num_clients, len(self._waiting))
-        return [replace(self._waiting.popleft(), arrival_s=0.0) for _ in range(num)]
+        gap_s = self._think_s / num if num else 0.0
+        return [replace(self._waiting.popleft(), arrival_s=gap_s * number) for number in range(num)]
 
     def after(self, end_s: float) -> Request | None:
         """What a client sends whose request has ended; None: nothing is left."""

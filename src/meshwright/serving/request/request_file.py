@@ -54,7 +54,11 @@ def read_requests(
                 )
             requests = sorted(found, key=lambda request: request.arrival_s)
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise SpecError(f"{file} cannot be read: {error}", allowed=f"a file {FORMS}") from None
+        said = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise SpecError(
+            f"{file} cannot be read: {said[:1].lower()}{said[1:]}", allowed=f"a file {FORMS}",
+            next="without one 'lengths(prompt=500,output=200)' draws requests",
+        ) from None  # fmt: skip
     if not requests:
         raise SpecError(f"{file.name} has no request", allowed="at least one line")
     start_s = requests[0].arrival_s

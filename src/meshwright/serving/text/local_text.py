@@ -30,7 +30,7 @@ class LocalText:
 
     def __init__(self, tokenizer: TextTokenizer, source: TemplateSource | None = None) -> None:
         """`source`: None writes chats plainly. Raises SpecError where it is no template."""
-        self.tokenizer, self.is_plain = tokenizer, source is None
+        self.tokenizer, self.is_plain, self._has_told = tokenizer, source is None, False
         self.vocabulary_size, self.end_ids = tokenizer.vocabulary_size, tokenizer.end_ids
         self._silent = frozenset(
             token for token in tokenizer.special_ids if tokenizer.token_bytes(token) not in SHOWN
@@ -53,8 +53,6 @@ class LocalText:
         """
         tokenizer = tokenizer_of(folder, vocabulary_size)
         source = found_template(folder, template)
-        if source is None:
-            logger.warning("%s has no chat template: chats are written as lines 'role: text'", folder)
         return cls(tokenizer, source)
 
     def encode(self, text: str, adds_special: bool = True) -> list[int]:
@@ -80,7 +78,10 @@ class LocalText:
         adds_prompt: bool = True,
         values: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Tokens of a conversation, as `ChatWriter.write`. Raises SpecError."""
+        """Tokens of a conversation, as `ChatWriter.write`; the first that is written plainly is told. Raises SpecError."""
+        if self.is_plain and not self._has_told:
+            self._has_told = True
+            logger.warning("the model has no chat template: chats are written as lines 'role: text'")
         return self.tokenizer.encode(self._writer.write(messages, tools, adds_prompt, values), False)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.specs.config.hugging_face import model_from_config
+from meshwright.specs.config.trained_model import trained_model
 from meshwright.specs.data_text import json_of
 from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.specs.model.model import ModelSpec
@@ -23,6 +24,7 @@ def load_model(reference: str | os.PathLike[str] | Mapping[str, Any] | ModelSpec
 
     Args:
         reference: a preset's name ("llama-3.1-8b", case ignored), a folder with a config.json, such a file,
+            a checkpoint or a folder of such,
             its parsed content, an id of the Hugging Face hub that is in the local cache or is a preset's, or
             a ModelSpec (returned as it is).
 
@@ -44,7 +46,8 @@ def load_model(reference: str | os.PathLike[str] | Mapping[str, Any] | ModelSpec
     if path.is_file():
         return _from_file(path, path.parent.name if path.name == CONFIG_FILE else path.stem)
     if path.is_dir():
-        return _from_file(path / CONFIG_FILE, path.resolve().name)
+        trained = None if (path / CONFIG_FILE).is_file() else trained_model(path)
+        return trained or _from_file(path / CONFIG_FILE, path.resolve().name)
     text = os.fspath(reference)
     preset = _preset_named(text)
     if preset is not None:
@@ -122,7 +125,10 @@ def _from_file(path: Path, name: str) -> ModelSpec:
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
-        raise SpecError(f"{path.parent} has no {CONFIG_FILE}", allowed="the folder of a Hugging Face model")
+        raise SpecError(
+            f"{path.parent} has no {CONFIG_FILE}",
+            allowed="the folder of a Hugging Face model, or checkpoints",
+        )
     try:
         content = json_of(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -20,6 +20,7 @@ class ModelCard(Answered):
     root: Told[str] = None
     parent: Told[str] = None
     max_model_len: int | None = None
+    vocab_size: int | None = None
 
 
 class ModelList(Answered):

@@ -34,6 +34,15 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def field_names() -> list[str]:
+    """Of all bodies that are known, sorted."""
+    bodies, names = [Body], set[str]()
+    while bodies:
+        bodies += (body := bodies.pop()).__subclasses__()
+        names |= body.model_fields.keys()
+    return sorted(names)
+
+
 class Answered(BaseModel):
     """A body, or a part of one, that a client is sent."""
 

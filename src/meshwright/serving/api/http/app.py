@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from difflib import get_close_matches
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -12,6 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from meshwright import __version__
+from meshwright.serving.api.body.value import field_names
 from meshwright.serving.api.error import BAD_REQUEST, ApiError, failed, told
 from meshwright.serving.api.generation.model_service import ModelService
 from meshwright.serving.api.http.api_key import ApiKeys
@@ -81,12 +83,21 @@ async def _misread(request: HttpRequest, error: Any) -> Response:
             request, ApiError(BAD_REQUEST, f"a body of type {kind[:80]!r}; allowed: {JSON}", code="no_json")
         )
     found = error.errors()
-    said = [f"{_field(each)}: {each['msg']}".removeprefix(": ") for each in found[:NUM_SHOWN]]
+    said = [f"{_field(each)}: {_mistake(each)}".removeprefix(": ") for each in found[:NUM_SHOWN]]
     more = f" (and {len(found) - NUM_SHOWN} more)" if len(found) > NUM_SHOWN else ""
     return _said(
         request,
         ApiError(BAD_REQUEST, "; ".join(said) + more, param=_field(found[0]) or None, code="invalid_body"),
     )
+
+
+def _mistake(mistake: Any) -> str:
+    """In pydantic's words, but for a field that nobody knows: what it may have been."""
+    if mistake["type"] != "extra_forbidden":
+        return str(mistake["msg"])
+    near = get_close_matches(str(mistake["loc"][-1]), field_names(), n=2)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; /openapi.json has those that are"
+    return f"there is no such field{hint}"
 
 
 def _field(mistake: Any) -> str:

@@ -84,8 +84,9 @@ def status_routes(model: ModelService, lifecycle: Lifecycle, metrics: ServerMetr
 def cards(model: ModelService) -> list[ModelCard]:
     """The model, and its adapters below it."""
     own = ModelCard(
-        id=model.name, created=model.created_s, root=model.name, max_model_len=model.max_model_tokens
-    )
+        id=model.name, created=model.created_s, root=model.name, max_model_len=model.max_model_tokens,
+        vocab_size=model.vocabulary_size,
+    )  # fmt: skip
     return [
         own,
         *(own.model_copy(update={"id": name, "parent": model.name}) for name in model.adapters.names),
