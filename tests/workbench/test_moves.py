@@ -15,10 +15,10 @@ CATALOG = {
     "models": [{"name": "llama-70b", "title": UNFRIENDLY, "layers": 80, "heads": 64, "experts": 0}],
     "clusters": [{"name": "64xH100", "title": "64 H100", "devices": 64}],
     "schedules": ["1f1b", "gpipe"],
-    "recompute": ["none", "full"],
-    "zero": ["0", "1"],
-    "offload": [""],
-    "precision": ["bfloat16"],
+    "recomputes": ["none", "full"],
+    "zeros": ["0", "1"],
+    "offloads": ["none"],
+    "precisions": ["bfloat16"],
     "defaults": {
         "model": "llama-70b",
         "cluster": "64xH100",
@@ -144,6 +144,17 @@ def test_of_many_moves_the_newest_is_shown_and_few_are_asked(open_page: Opening,
 
 
 @pytest.mark.slow
+def test_data_parallelism_takes_the_devices_of_a_cluster_that_is_typed(
+    open_page: Opening, told: Told
+) -> None:
+    page = open_page()
+    page.get_by_label("Cluster", exact=True).fill("16x8xH100")
+    page.keyboard.press("Enter")
+    until(page, "document.querySelector('h1')?.innerText === 'dp=16 tp=8 pp=1 cp=1'")
+    assert "= 128 of 128 devices" in page.locator(".product").inner_text()
+
+
+@pytest.mark.slow
 def test_a_refusal_is_text_and_the_view_stays(open_page: Opening, told: Told) -> None:
     page = open_page("#seq=7")
     page.get_by_role("alert").wait_for()
@@ -196,5 +207,6 @@ def test_no_serious_violation_and_nothing_wider_than_the_page(
     until(page, "document.querySelector('canvas.lanes')?.dataset.mode")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert violations(page) == []
+    page.get_by_text("Controls").click()
     page.get_by_role("button", name="Paste a model").click()
     assert violations(page) == []

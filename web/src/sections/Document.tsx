@@ -1,7 +1,19 @@
 // A whole document: what it is, its numbers, its sections, its notes.
-import type { ViewDocument } from "../document";
+import type { Section as AnySection, ViewDocument } from "../document";
 import { Facts, Notes } from "./Facts";
 import { Section, type Acts } from "./Section";
+
+const MAIN = "timeline0"; // the timeline whose zoom is in the address
+
+/** A section keeps its place on the page, and what was opened in it, when others come and go. */
+function keyed(sections: AnySection[]): { section: AnySection; key: string }[] {
+  const seen = new Map<string, number>();
+  return sections.map((section) => {
+    const place = seen.get(section.type) ?? 0;
+    seen.set(section.type, place + 1);
+    return { section, key: `${section.type}${place}` };
+  });
+}
 
 export function Document({ document: shown, acts }: { document: ViewDocument; acts: Acts }) {
   return (
@@ -11,9 +23,7 @@ export function Document({ document: shown, acts }: { document: ViewDocument; ac
         {shown.subtitle && <p>{shown.subtitle}</p>}
       </header>
       {shown.facts && shown.facts.length > 0 && <Facts facts={shown.facts} />}
-      {shown.sections.map((section, place) => (
-        <Section key={`${section.type}${place}`} id={`s${place}`} section={section} acts={acts} />
-      ))}
+      {keyed(shown.sections).map(({ section, key }) => <Section key={key} id={key} section={section} acts={key === MAIN ? acts : { onPlan: acts.onPlan }} />)}
       {shown.notes && shown.notes.length > 0 && (
         <section aria-labelledby="notes-title"><h2 id="notes-title">Notes</h2><Notes notes={shown.notes} /></section>
       )}

@@ -24,11 +24,11 @@ const TITLES: Record<string, string> = {
 export function Section({ section, id, acts }: { section: AnySection; id: string; acts: Acts }) {
   const title = section.title || TITLES[section.type] || section.type;
   if (section.type === "timeline" || section.type === "segments") {
-    const isMain = section.type === "timeline";
-    return <Guard title={title}><Timeline id={id} title={title} note={section.note} traces={section.traces} {...(isMain ? acts : {})} /></Guard>;
+    const { initial, onView, onStage } = acts;
+    return <Guard title={title}><Timeline id={id} title={title} note={section.note} traces={section.traces} initial={initial} onView={onView} onStage={onStage} /></Guard>;
   }
   return (
-    <section aria-labelledby={`${id}-title`}>
+    <section class={section.type} aria-labelledby={`${id}-title`}>
       <h2 id={`${id}-title`}>{title}</h2>
       {section.note && <p class="note">{section.note}</p>}
       <Guard title={title}>{content(section, acts)}</Guard>

@@ -44,9 +44,9 @@ export function Card({ traces, shown, twins }: {
     const at = place === 0 ? first : first === NO_TWIN ? NO_TWIN : (twins[place]?.back[first] ?? NO_TWIN);
     return { other, at };
   });
-  const style = {
-    left: `${Math.max(8, Math.min(shown.x + 14, innerWidth - CARD_PX.wide - 8))}px`,
-    top: `${shown.y + CARD_PX.tall > innerHeight ? Math.max(8, shown.y - CARD_PX.tall + 8) : shown.y + 18}px`,
+  const style = { // of the page, so that a pinned card stays where it was put
+    left: `${scrollX + Math.max(8, Math.min(shown.x + 14, innerWidth - CARD_PX.wide - 8))}px`,
+    top: `${scrollY + (shown.y + CARD_PX.tall > innerHeight ? Math.max(8, shown.y - CARD_PX.tall + 8) : shown.y + 18)}px`,
   };
   return (
     <div class={`card ${shown.isPinned ? "pinned" : ""}`} style={style}>

@@ -82,9 +82,7 @@ export function Timeline(props: TimelineProps) {
     return twin === 0xffffffff ? -1 : twin;
   };
   const reveal = (trace: number, row: number): void => {
-    board.reveal(traces[trace], row);
-    const canvas = board.panels[trace].lanes?.getBoundingClientRect();
-    show({ trace, row, x: (canvas?.left ?? 0) + (canvas?.width ?? 0) / 2, y: Math.max(60, canvas?.top ?? 0), isPinned: true });
+    show({ trace, row, ...board.reveal(board.panels[trace], row), isPinned: true });
   };
   const hits = found.reduce((sum, each) => sum + (each?.rows.length ?? 0), 0);
   const next = (by: number): void => {
@@ -126,7 +124,8 @@ export function Timeline(props: TimelineProps) {
       click: (x, y, clientX, clientY) => {
         const { row } = board.find(board.panels[trace], x, y);
         live.current.show(row < 0 ? null : { trace, row, x: clientX, y: clientY, isPinned: true });
-        const stage = row < 0 ? null : numberAt(board.panels[trace].picture.trace.stage, row);
+        if (row < 0 || numberAt(board.panels[trace].picture.trace.microbatch, row) === null) return; // of no single stage
+        const stage = numberAt(board.panels[trace].picture.trace.stage, row);
         if (stage !== null) live.current.onStage?.(stage);
       },
     }));
@@ -193,7 +192,7 @@ export function Timeline(props: TimelineProps) {
       ))}
       <canvas class="axis" ref={(canvas) => { board.axis = canvas; }} aria-hidden="true" />
       <p class="hint">
-        Drag to move, click then scroll (or pinch) to zoom; keys: arrows, + − 0, Home, / to search, Enter for the next hit{hasPath && ", c for the critical path"}.
+        Drag to move, click then scroll (or pinch) to zoom; keys: arrows, + − 0, Home, / to search, Enter for the next hit{hasPath && ", c for the critical path"}.{props.onStage && " A click on a compute opens its stage."}
       </p>
       <p class="unseen" role="status">{card?.isPinned ? sentence(traces[card.trace], card.row) : ""}</p>
       {isDifferent && traces.map((trace, place) => twins[place] && (

@@ -46,12 +46,24 @@ export class Board {
   pan(share: number): void { this.show(panned(this.view, share, this.whole)); }
   all(): void { this.show({ from: 0, to: this.whole }); }
 
-  /** Brings a row into view, no nearer than it takes to see it among its neighbours. */
-  reveal(trace: DrawnTrace, row: number): void {
+  /** Brings a row into view, no nearer than it takes to see it among its neighbours; where it then is in the window. */
+  reveal(panel: Panel, row: number): { x: number; y: number } {
+    const { trace, layout } = panel.picture;
     const span = this.view.to - this.view.from, long = trace.end[row] - trace.start[row];
     const wanted = Math.min(span, Math.max(long * 40, this.whole / 5e4));
     const middle = trace.start[row] + long / 2;
     this.show(within(middle - wanted / 2, middle + wanted / 2, this.whole));
+    const top = layout.bands.find((band) => band.strips.some((each) => each.lane === trace.lane[row]))?.top ?? 0;
+    const { scroller, lanes } = panel;
+    if (scroller && (top < scroller.scrollTop || top > scroller.scrollTop + scroller.clientHeight - 40)) {
+      scroller.scrollTop = top - scroller.clientHeight / 2;
+    }
+    lanes?.scrollIntoView({ block: "nearest" });
+    const box = lanes?.getBoundingClientRect(), share = (middle - this.view.from) / (this.view.to - this.view.from);
+    return {
+      x: (box?.left ?? 0) + this.gutter + share * Math.max(0, (box?.width ?? 0) - this.gutter),
+      y: (box?.top ?? 0) + top - (scroller?.scrollTop ?? 0) + 16,
+    };
   }
   redraw(): void {
     if (!this.asked) this.asked = requestAnimationFrame(() => { this.asked = 0; this.draw(); });

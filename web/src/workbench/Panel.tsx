@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import type { Words } from "../address";
 import { Slider } from "./Slider";
-import { degree, DEGREES, divisors, moved, refusal, taken, TITLES } from "./degrees";
+import { degree, DEGREES, devicesOf, divisors, filled, moved, refusal, taken, TITLES } from "./degrees";
 import type { Catalog, Named } from "./server";
 
 export interface PanelProps {
@@ -29,7 +29,7 @@ function Chooser({ word, title, choices, props }: { word: string; title: string;
       <label for={`w-${word}`}>{title}</label>
       <select id={`w-${word}`} value={value} onChange={(event) => set(event.currentTarget.value)}>
         {!isKnown && <option value={value}>{value || "as is usual"}</option>}
-        {named.map((each) => <option key={each.name} value={each.name}>{each.title || each.name}</option>)}
+        {named.map((each) => <option key={each.name} value={each.name}>{each.title || each.name || "none"}</option>)}
       </select>
     </p>
   );
@@ -45,11 +45,29 @@ function NumberField({ word, title, least, props }: { word: string; title: strin
   );
 }
 
+/** A known cluster, or a short name such as 16x8xH100; dp follows its devices. */
+function ClusterField({ props }: { props: PanelProps }) {
+  const { catalog, words } = props;
+  const set = (cluster: string): void => {
+    const next: Words = { ...words, cluster };
+    delete next.dp;
+    props.move(filled(next, catalog.clusters));
+    props.rest();
+  };
+  return (
+    <p class="field">
+      <label for="w-cluster">Cluster</label>
+      <input id="w-cluster" list="clusters" value={words.cluster ?? ""} onChange={(event) => event.currentTarget.value.trim() && set(event.currentTarget.value.trim())} />
+      <datalist id="clusters">{catalog.clusters.map((each) => <option key={each.name} value={each.name}>{each.title ?? ""}</option>)}</datalist>
+    </p>
+  );
+}
+
 function Degrees({ props }: { props: PanelProps }) {
   const { catalog, words } = props;
   const [isFilled, fill] = useState(true);
   const model = catalog.models.find((each) => each.name === words.model);
-  const devices = catalog.clusters.find((each) => each.name === words.cluster)?.devices ?? taken(words);
+  const devices = devicesOf(words.cluster, catalog.clusters) ?? taken(words);
   const used = taken(words), values = divisors(devices);
   const which = DEGREES.filter((each) => each !== "ep" || model?.experts !== 0 || degree(words, "ep") > 1);
   return (
@@ -77,7 +95,7 @@ export function Panel(props: PanelProps) {
       <fieldset>
         <legend>Job</legend>
         <Chooser word="model" title="Model" choices={catalog.models} props={props} />
-        <Chooser word="cluster" title="Cluster" choices={catalog.clusters} props={props} />
+        <ClusterField props={props} />
         <NumberField word="global-batch" title="Sequences a step" least={1} props={props} />
         <NumberField word="seq" title="Tokens a sequence" least={1} props={props} />
         <p class="actions">
@@ -92,10 +110,11 @@ export function Panel(props: PanelProps) {
         <Slider id="w-micro" title="Sequences a microbatch" values={micros} value={degree({ dp: words.micro ?? "1" }, "dp")}
           onMove={(value) => props.move({ ...words, micro: String(value) })} onRest={props.rest} />
         <Chooser word="schedule" title="Schedule" choices={catalog.schedules} props={props} />
-        <Chooser word="recompute" title="Recompute" choices={catalog.recompute} props={props} />
-        <Chooser word="zero" title="ZeRO" choices={catalog.zero} props={props} />
-        <Chooser word="offload" title="Offload" choices={catalog.offload} props={props} />
-        <Chooser word="precision" title="Precision" choices={catalog.precision} props={props} />
+        <NumberField word="chunks" title="Chunks a device" least={1} props={props} />
+        <Chooser word="recompute" title="Recompute" choices={catalog.recomputes} props={props} />
+        <Chooser word="zero" title="ZeRO" choices={catalog.zeros} props={props} />
+        <Chooser word="offload" title="Offload" choices={catalog.offloads} props={props} />
+        <Chooser word="precision" title="Precision" choices={catalog.precisions} props={props} />
       </fieldset>
       <p class="actions"><button type="button" class="main" disabled={props.isPlanning} onClick={props.onPlan}>Plan: search for the best</button></p>
     </form>

@@ -1,12 +1,12 @@
 // The workbench: controls on the left, what they make on the right, all of it in the address.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { parse, read, viewOf, wordsOf, write, type Words } from "../address";
-import type { ViewDocument } from "../document";
+import type { Section, ViewDocument } from "../document";
 import { Document } from "../sections/Document";
-import { Section } from "../sections/Section";
 import { choose, type Choice } from "../theme";
 import { ThemeSwitch } from "../ThemeSwitch";
 import type { View } from "../timeline/paint";
+import { filled } from "./degrees";
 import { Newest } from "./newest";
 import { Panel } from "./Panel";
 import { PasteDialog, type Paste } from "./PasteDialog";
@@ -17,6 +17,7 @@ import { usePlanning } from "./usePlanning";
 const PARTS = ["timeline", "memory", "composition", "holders", "topology"];
 const SLOW_PARTS = ["binds"]; // asked for when the moves rest
 const REST_MS = 350;
+const NARROW_PX = 900; // as in app.css: there the controls are folded
 const OF_THE_PAGE = ["t0", "t1", "theme", "stage", "zoom", "view"]; // words that are not the plan's
 
 const planWords = (words: Words): Words =>
@@ -36,7 +37,7 @@ export function Workbench() {
   const [notes, note] = useState<string[]>([]);
   const [zoom, setZoom] = useState<View | undefined>(() => viewOf(read()));
   const planning = usePlanning((error) => refuse(refusalOf(error)));
-  const latest = useRef(words);
+  const latest = useRef(words), known = useRef<server.Catalog | null>(null);
 
   const asking = useMemo(() => new Newest<Words, ViewDocument>(
     (state, sequence) => server.view(planWords(state), sequence, PARTS),
@@ -46,7 +47,11 @@ export function Workbench() {
     (state, sequence) => server.view(planWords(state), sequence, SLOW_PARTS), setLater, () => setLater(null)), []);
   const askingInside = useMemo(() => new Newest<Words, ViewDocument>(
     (state) => server.segments(planWords(state), Number(state.stage)), setInside,
-    (error) => { setInside(null); refuse(refusalOf(error)); }), []);
+    (error) => { // the stage of another plan: there is none to show in this one
+      setInside(null);
+      keep({ stage: null });
+      note([`The inside of the stage is not shown: ${error.message}`]);
+    }), []);
 
   const take = (next: Words): void => {
     latest.current = next;
@@ -56,16 +61,17 @@ export function Workbench() {
   };
   useEffect(() => {
     choose((read().theme as Choice) ?? "system");
-    server.catalog().then((found) => { setCatalog(found); take({ ...found.defaults, ...read() }); }, (error: Error) => refuse(refusalOf(error)));
+    server.catalog().then((found) => { setCatalog(found); known.current = found; take(filled({ ...found.defaults, ...read() }, found.clusters)); }, (error: Error) => refuse(refusalOf(error)));
     const back = (): void => {
       const next = read();
       choose((next.theme as Choice) ?? "system");
       setZoom(viewOf(next));
-      setCatalog((found) => { take({ ...found?.defaults, ...next }); return found; });
+      if (known.current) take(filled({ ...known.current.defaults, ...next }, known.current.clusters));
     };
     addEventListener("popstate", back);
     return () => removeEventListener("popstate", back);
   }, []);
+  useEffect(() => { if (planning.found) document.querySelector("section.plans")?.scrollIntoView(); }, [planning.found]);
   useEffect(() => { if (shown) document.title = `${shown.title} · meshwright`; }, [shown]);
   useEffect(() => { // what takes longer follows when the moves rest
     if (!shown || isBehind) return undefined;
@@ -91,16 +97,19 @@ export function Workbench() {
   };
   const pasting = (what: "model" | "cluster" | "script"): void => setPaste(pasteOf(what, async (text) => {
     if (what === "script") {
-      const found = await server.imported(text);
+      const found = await server.imported(text, planWords(latest.current));
       note(found.notes ?? []);
       return go({ ...latest.current, ...found.state });
     }
     const found = await server.pasted(what, text);
-    setCatalog((old) => old && { ...old, [`${what}s`]: [...old[`${what}s`].filter((each) => each.name !== found.name), found] });
+    if (known.current) {
+      const list = `${what}s` as const;
+      known.current = { ...known.current, [list]: [...known.current[list].filter((each) => each.name !== found.name), found] };
+      setCatalog(known.current);
+    }
     go({ ...latest.current, [what]: found.name });
   }));
-  const unknown = shown?.notes ?? [];
-  const whole = shown && { ...shown, notes: [...notes, ...unknown], sections: [...shown.sections, ...(later?.sections ?? [])] };
+  const whole = shown && { ...shown, notes: [...notes, ...(shown.notes ?? [])], sections: ordered(shown, inside, planning.found, later) };
   return (
     <>
       <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.querySelector("main")?.focus(); }}>To the timeline</a>
@@ -112,7 +121,7 @@ export function Workbench() {
       </nav>
       <div class="bench">
         <aside aria-label="Controls">
-          {catalog && <Panel catalog={catalog} words={words} move={take} rest={rest} onPaste={pasting} onPlan={() => planning.start(planWords(latest.current))} isPlanning={planning.job !== null} />}
+          {catalog && <details class="controls" open={innerWidth > NARROW_PX}><summary>Controls</summary><Panel catalog={catalog} words={words} move={take} rest={rest} onPaste={pasting} onPlan={() => { refuse(null); planning.start(planWords(latest.current)); }} isPlanning={planning.job !== null} /></details>}
         </aside>
         <main tabIndex={-1} class={refusal ? "stale" : ""}>
           {refusal && <Refusing refusal={refusal} />}
@@ -120,15 +129,20 @@ export function Workbench() {
             <p class="progress"><label>Searching <progress max={1} value={planning.share ?? undefined} /></label><span role="status">{planning.text}</span>
               <button type="button" onClick={planning.cancel}>Stop</button></p>
           )}
-          {planning.found?.sections.map((section, place) => <Section key={place} id={`p${place}`} section={section} acts={{ onPlan: open }} />)}
           {whole ? <Document document={whole} acts={{ onPlan: open, initial: zoom, onView, onStage: (stage) => keep({ stage: String(stage) }) }} />
             : !refusal && <p class="note" role="status">Asking the workbench…</p>}
-          {inside?.sections.map((section, place) => <Section key={place} id={`i${place}`} section={section} acts={{}} />)}
         </main>
       </div>
       {paste && <PasteDialog paste={paste} close={() => setPaste(null)} />}
     </>
   );
+}
+
+/** The timeline first, then what is inside the stage that was clicked, then plans, then the rest. */
+function ordered(shown: ViewDocument, ...others: (ViewDocument | null)[]): Section[] {
+  const [inside, found, later] = others.map((each) => each?.sections ?? []);
+  const rest = shown.sections.findIndex((each) => each.type !== "timeline"), at = rest < 0 ? shown.sections.length : rest;
+  return [...shown.sections.slice(0, at), ...inside, ...found, ...shown.sections.slice(at), ...later];
 }
 
 function CopyLink() {

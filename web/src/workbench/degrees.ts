@@ -17,6 +17,20 @@ export const degree = (words: Words, which: Degree): number => Math.max(1, Math.
 export const taken = (words: Words): number =>
   (["dp", "tp", "pp", "cp"] as const).reduce((product, which) => product * degree(words, which), 1);
 
+/** The devices of a cluster: as the catalog says, or by a short name such as 8x8xH100. */
+export function devicesOf(cluster: string | undefined, known: Named[]): number | undefined {
+  const found = known.find((each) => each.name === cluster)?.devices;
+  if (found) return found;
+  const sizes = /^((?:\d+x)+)[A-Za-z]/.exec(cluster ?? "")?.[1].split("x").filter(Boolean).map(Number);
+  return sizes?.reduce((product, each) => product * each, 1);
+}
+
+/** The words with dp taking the devices that are left, where they say no dp. */
+export function filled(words: Words, known: Named[]): Words {
+  const devices = devicesOf(words.cluster, known), others = taken({ ...words, dp: "1" });
+  return words.dp || !devices || devices % others ? words : { ...words, dp: String(devices / others) };
+}
+
 /** Why a degree is not allowed beside the others, or null where it is. */
 export function refusal(words: Words, which: Degree, value: number, devices: number, model: Named | undefined, isFilled: boolean): string | null {
   const others = taken({ ...words, [which]: "1", ...(isFilled && which !== "dp" ? { dp: "1" } : {}) });

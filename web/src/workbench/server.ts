@@ -12,11 +12,11 @@ export interface Named {
 }
 type Choice = string | { name: string; title?: string };
 export interface Catalog {
-  models: Named[]; clusters: Named[]; schedules?: Choice[]; recompute?: Choice[]; offload?: Choice[]; zero?: Choice[];
-  precision?: Choice[]; defaults?: Words;
+  models: Named[]; clusters: Named[]; schedules?: Choice[]; recomputes?: Choice[]; offloads?: Choice[]; zeros?: Choice[];
+  precisions?: Choice[]; defaults?: Words;
 }
 export interface Job {
-  job: string; state: "running" | "done" | "failed" | "cancelled"; share?: number | null; text?: string;
+  job: string; state: "waiting" | "running" | "done" | "failed" | "cancelled"; share?: number | null; text?: string;
   document?: ViewDocument; error?: Refusal;
 }
 
@@ -41,5 +41,6 @@ export const segments = (state: Words, stage: number): Promise<ViewDocument> => 
 export const plan = (state: Words): Promise<{ job: string }> => asked("POST", "/api/plan", { state });
 export const job = (id: string): Promise<Job> => asked("GET", `/api/plan/${encodeURIComponent(id)}`);
 export const cancel = (id: string): Promise<Job> => asked("DELETE", `/api/plan/${encodeURIComponent(id)}`);
-export const imported = (text: string): Promise<{ state: Words; notes?: string[] }> => asked("POST", "/api/import", { text });
+export const imported = (text: string, state: Words): Promise<{ state: Words; notes?: string[] }> =>
+  asked("POST", "/api/import", { text, state });
 export const pasted = (what: "model" | "cluster", text: string): Promise<Named> => asked("POST", `/api/${what}`, { text });

@@ -24,7 +24,7 @@ export function usePlanning(refuse: (error: Error) => void): Planning {
       try {
         const answer = await server.job(job);
         if (isOver) return;
-        if (answer.state === "running") {
+        if (answer.state === "running" || answer.state === "waiting") {
           say({ share: answer.share ?? null, text: answer.text ?? "" });
           waiting = setTimeout(() => void ask(), EVERY_MS);
           return;
