@@ -405,10 +405,13 @@ def canonical(program: Program) -> Program:
         ("exchange", "exchanges"),
         ("stream", "streams"),
     ):
-        values = getattr(columns, column)
-        used, first = np.unique(values[values >= 0], return_index=True)
-        order = used[np.argsort(first)]
-        number = np.full(len(getattr(program.tables, table)) + 1, -1, dtype=np.int64)
+        values, size = getattr(columns, column), len(getattr(program.tables, table))
+        first = np.full(
+            size + 1, len(values), dtype=np.int64
+        )  # the last place is that of rows that have none
+        first[values[::-1]] = np.arange(len(values) - 1, -1, -1)
+        order = np.argsort(first[:size], kind="stable")[: int((first[:size] < len(values)).sum())]
+        number = np.full(size + 1, -1, dtype=np.int64)
         number[order] = np.arange(len(order))
         tables[table] = tuple(getattr(program.tables, table)[k] for k in order.tolist())
         columns = columns.with_column(column, number[values])

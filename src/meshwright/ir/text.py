@@ -5,43 +5,29 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
 
 from meshwright.ir.core_vocabulary import CORE, TOWARD
 from meshwright.ir.integrity import check_tables
 from meshwright.ir.program import COLUMN_TYPES, Axis, Columns, Program, Tables, canonical
+from meshwright.ir.stored.table_row import READERS, read_effect, read_row, row_text
 from meshwright.ir.table import (
-    Duty,
     Effect,
     Exchange,
     Hop,
-    Inner,
     Kind,
     Microbatch,
-    ParameterGroup,
-    Pattern,
-    Size,
-    ValueBytes,
-    ValueKind,
-    Work,
-    said,
 )
 from meshwright.ir.vocabulary import WORD, Vocabulary
 from meshwright.specs.bound.bound import MOST_MICROBATCHES, check_most
 from meshwright.specs.error import ProgramError
-from meshwright.specs.operator import Operator
 
 VERSION = 1
 _ROW = re.compile(rf"(\d+)({WORD})(\d*)(?:\.(\d+))?(\{{[^}}]*\}})?")
-_TABLES: dict[str, type] = {
-    "value": ValueKind, "work": Work, "exchange": Exchange, "size": Size, "group": ParameterGroup,
-    "bytes": ValueBytes, "duty": Duty,
-}  # fmt: skip
 _FIELDS = {
     "value": "value_kinds", "effect": "effects", "work": "works", "exchange": "exchanges", "size": "sizes",
     "group": "groups", "bytes": "value_bytes", "duty": "duties",
@@ -105,7 +91,7 @@ def _table_lines(p: Program, base: dict[str, Any]) -> Iterable[str]:
         yield "stage-names " + " ".join(t.stage_names)
     if t.microbatches != base["microbatches"]:
         for microbatch in t.microbatches:
-            yield "microbatch " + _json(microbatch)
+            yield "microbatch " + row_text(microbatch)
     for word, field in _FIELDS.items():
         for row in getattr(t, field):
             if (
@@ -123,7 +109,7 @@ def _table_lines(p: Program, base: dict[str, Any]) -> Iterable[str]:
                 continue
             if word == "work" and not row.inner:
                 row = row[:-1]  # exchanges inside stand last, and in few texts
-            yield f"{word} {_json(row)}"
+            yield f"{word} {row_text(row)}"
 
 
 def _effect_line(t: Tables, effect: Effect) -> Iterable[str]:
@@ -132,7 +118,7 @@ def _effect_line(t: Tables, effect: Effect) -> Iterable[str]:
     bare = _default_effect(t, effect.name) == place
     if bare and effect.name in CORE.names and CORE.names[effect.name].effect == effect:
         return
-    yield f"{'default-effect' if bare else 'effect'} {place} {_json(effect)}"
+    yield f"{'default-effect' if bare else 'effect'} {place} {row_text(effect)}"
 
 
 def _is_default_exchange(p: Program, exchange: Exchange) -> bool:
@@ -216,21 +202,6 @@ def default_work(t: Tables, name: str, stage: int) -> int:
     return own[stage] if 0 <= stage < len(own) == t.num_stages else -1
 
 
-def _json(row: Any) -> str:
-    """A table row as JSON: its fields in order, kinds by name."""
-    return json.dumps(_plain(row), separators=(",", ":"))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Kind):
-        return value.name
-    if isinstance(value, Operator):
-        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in said(value)]
-    return value
-
-
 def from_text(text: str) -> Program:
     """Read a program's text.
 
@@ -262,12 +233,12 @@ def from_text(text: str) -> Program:
             elif word == "stages":
                 num_stages = _stages(rest)
             elif word == "microbatch":
-                tables["microbatches"].append(_row_of(Microbatch, json.loads(rest)))
+                tables["microbatches"].append(read_row(Microbatch, json.loads(rest)))
             elif word in ("effect", "default-effect"):
                 place, _, row = rest.partition(" ")
-                _add_once(effects, int(place), (_effect(json.loads(row)), word == "default-effect"))
+                _add_once(effects, int(place), (read_effect(json.loads(row)), word == "default-effect"))
             else:
-                tables[_FIELDS[word]].append(_READERS[word](json.loads(rest)))
+                tables[_FIELDS[word]].append(READERS[word](json.loads(rest)))
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ProgramError(f"line {number}: {line[:60]!r} is no line of a program ({error})") from error
     return _assemble(axes, num_microbatches, num_stages, tables, effects, rows)
@@ -308,75 +279,6 @@ def _stages(text: str) -> int:
     if not 0 <= int(text) <= limit:
         raise ValueError(f"0 to {limit} stages")
     return int(text)
-
-
-def _row_of(table: type, row: Any) -> Any:
-    """A row of a table from JSON."""
-    return _typed(table(*_tuples(row)))
-
-
-def _size(row: Any) -> Size:
-    """A size from JSON; texts of before have an empty list of counts by peer behind it."""
-    has_peers = isinstance(row, list) and len(row) == len(Size._fields) + 1 and row[-1] == []
-    size: Size = _row_of(Size, row[:-1] if has_peers else row)
-    return size
-
-
-def _typed(made: Any) -> Any:
-    """The row, every field of the type that it declares."""
-    for name, is_of in _FIELDS_OF[type(made)]:
-        if not is_of(getattr(made, name)):
-            raise TypeError(f"its {name} is {getattr(made, name)!r}")
-    return made
-
-
-def _is_of(declared: Any) -> Callable[[Any], bool]:
-    """Whether a value is of a declared type. A whole number is a float, too; one that is not finite is none."""
-    origin, within = get_origin(declared), get_args(declared)
-    if origin is tuple:
-        is_item = _is_of(within[0])
-        return lambda value: isinstance(value, tuple) and all(map(is_item, value))
-    if origin is Literal:
-        return within.__contains__
-    if origin is UnionType:
-        any_of = tuple(map(_is_of, within))
-        return lambda value: any(is_of(value) for is_of in any_of)
-    if declared is int:
-        return lambda value: type(value) is int
-    if declared is float:
-        return lambda value: type(value) is int or (type(value) is float and math.isfinite(value))
-    return lambda value: isinstance(value, declared)
-
-
-# Every field of a table's rows, with the question whether a value is of its type.
-_FIELDS_OF: dict[type, tuple[tuple[str, Callable[[Any], bool]], ...]] = {
-    table: tuple((name, _is_of(declared)) for name, declared in get_type_hints(table).items())
-    for table in (*_TABLES.values(), Microbatch, Pattern, Effect, Operator, Inner)
-}
-
-
-def _effect(row: Any) -> Effect:
-    kind, name, reads, writes, moves = row
-    patterns = [tuple(_row_of(Pattern, p) for p in side) for side in (reads, writes)]
-    moved = None if moves is None else _row_of(Pattern, moves)
-    return _row_of(Effect, [Kind[kind], name, *patterns, moved])  # type: ignore[no-any-return]
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
-
-
-def _work(row: Any) -> Work:
-    # texts from before works had exchanges inside end with the operators
-    *fields, operators, inner = row if len(row) == len(Work._fields) else [*row, []]
-    made = tuple(_typed(Operator(**{k: _tuples(v) for k, v in each.items()})) for each in operators)
-    exchanges = tuple(_row_of(Inner, [_row_of(Exchange, exchange), *rest]) for exchange, *rest in inner)
-    return _row_of(Work, [*fields, made, exchanges])  # type: ignore[no-any-return]
-
-
-_READERS: dict[str, Callable[[Any], Any]] = {
-    word: (lambda row, table=table: _row_of(table, row)) for word, table in _TABLES.items()
-} | {"work": _work, "size": _size}
 
 
 def _assemble(

@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.ir.program import Program
-from meshwright.ir.text import from_text, to_text
+from meshwright.ir.stored.stored_program import arrays_of_program, program_of_arrays, tables_of
+from meshwright.ir.text import from_text
 from meshwright.specs.bound.array_file import arrays_of
 from meshwright.specs.data_text import json_of
 from meshwright.specs.error import ProgramError
 
-TRACE_VERSION = 1
+TRACE_VERSION = 2  # 1 had its program as text, all lists one by one
+TIMES = ("posted_s", "start_s", "end_s")
 Times = NDArray[np.float64]
 # What reading a file that is no trace, or half of one, may raise: of the archive, of its header, of what that lacks.
 _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError)
@@ -72,29 +74,24 @@ class Trace:
         return self.engine == "executed"
 
     def save(self, path: str | Path) -> None:
-        """Write the trace, its program's text included, as one compressed file."""
+        """Write the trace and its program as one compressed file; lists of devices that are alike to the last bit stand there
+        once."""
         header = {
             "schema": TRACE_VERSION,
             "engine": self.engine,
             "digest": self.digest,
-            "program": to_text(self.program),
+            "program": tables_of(self.program),
             "memory": [[curve.device, curve.tier] for curve in self.memory],
             "metadata": dict(self.metadata),
         }
-        curves = {
+        arrays: dict[str, Any] = {
             f"memory_{k}_{name}": getattr(curve, name)
             for k, curve in enumerate(self.memory)
             for name in ("times_s", "bytes")
         }
+        arrays |= arrays_of_program(self.program, {name: getattr(self, name) for name in TIMES})
         with Path(path).open("wb") as file:
-            np.savez_compressed(
-                file,
-                header=np.array(json.dumps(header)),
-                posted_s=self.posted_s,
-                start_s=self.start_s,
-                end_s=self.end_s,
-                **curves,
-            )
+            np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
 
     @staticmethod
     def load(path: str | Path) -> Trace:
@@ -120,12 +117,11 @@ def _trace_of(data: Mapping[str, Any], path: str) -> Trace:
         raise ProgramError(
             f"{path} has trace schema {header['schema']}, this version reads {TRACE_VERSION}; upgrade meshwright"
         )
-    program = from_text(header["program"])
+    program, (posted, start, end) = _read(header, data)
     if program.digest() != header["digest"]:
         raise ProgramError(
             f"{path}: its program has digest {program.digest()}, the trace says {header['digest']}; record it again"
         )
-    posted, start, end = (data[name].astype(np.float64) for name in ("posted_s", "start_s", "end_s"))
     if any(t.shape != (len(end), program.num_rows) for t in (posted, start, end)) or not len(end):
         raise ValueError("its times are not one row for every iteration and one column for every instruction")
     memory = tuple(
@@ -135,6 +131,13 @@ def _trace_of(data: Mapping[str, Any], path: str) -> Trace:
     if not isinstance(header["engine"], str):
         raise ValueError("its engine is no text")
     return Trace(program, posted, start, end, header["engine"], memory, dict(header["metadata"]))
+
+
+def _read(header: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[Program, list[Times]]:
+    """Program and times of a file of this schema, or of the first."""
+    if header["schema"] > 1:
+        return program_of_arrays(header["program"], data, TIMES)
+    return from_text(header["program"]), [data[name].astype(np.float64) for name in TIMES]
 
 
 def _curve_of(device: Any, tier: Any, times_s: Times, held: Times) -> MemoryCurve:

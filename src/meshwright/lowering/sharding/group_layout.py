@@ -182,13 +182,14 @@ def _role(effect: Effect, is_write: bool) -> str:
 
 def _reductions(program: Program) -> dict[int, str]:
     """Operation of the reduction of every group that has one."""
-    t = program.tables
-    names = np.array([effect.name for effect in t.effects])[program.columns.effect]
-    views = [program.row(row) for row in np.flatnonzero(names == "REDUCE_GRAD").tolist()]
+    t, c = program.tables, program.columns
+    names = np.array([effect.name == REDUCE_GRAD.name for effect in t.effects])
+    rows = np.flatnonzero(names[c.effect] & (c.exchange >= 0))
     return {
-        t.groups_of_stage[view.stage][view.part]: operation_of(view.exchange.algorithm)
-        for view in views
-        if view.exchange is not None
+        t.groups_of_stage[stage][part]: operation_of(t.exchanges[exchange].algorithm)
+        for stage, part, exchange in np.stack(
+            [c.stage[rows], c.part[rows], c.exchange[rows]], axis=1
+        ).tolist()
     }
 
 

@@ -19,6 +19,7 @@ MOST_CELLS = 2_000_000  # stages x microbatches of one order: a Python object fo
 MOST_DOTS = 1_000  # of a key in TOML: the time of Python's reader grows with their square
 MOST_EXPANDED = 1 << 22  # characters that all variables of a shell script give
 MOST_COMPUTED = 1 << 63  # of a number that a shell script computes: a shell's own arithmetic ends there
+MOST_ROWS = 1 << 26  # of a program in a file that says equal lists once: 16,384 lists of 4,096 rows
 MOST_ARRAY_BYTES = (
     1 << 28
 )  # of all arrays of a small archive: a trace of a hundred thousand rows, a hundred iterations

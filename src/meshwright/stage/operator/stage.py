@@ -85,6 +85,7 @@ ADDED_IN = {
 OF_WEIGHTS = " weights"  # behind a part's name in B: its weight gradients
 
 
+@lru_cache(maxsize=1024)
 def stage_operators(
     model: ModelSpec, layers: StageLayers, name: str, shape: MicrobatchShape
 ) -> tuple[Operator, ...]:

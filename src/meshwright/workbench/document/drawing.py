@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.ir.judge.device_group import device_groups
 from meshwright.ir.program import Program
 from meshwright.ir.timing.wiring import Wiring
 from meshwright.ir.trace import MemoryCurve, Trace
@@ -64,7 +65,7 @@ def drawn_trace(
     start_s, end_s = trace.start_s[iteration], trace.end_s[iteration]
     origin_s = float(start_s.min(initial=np.inf)) if start_s.size else 0.0
     span_s = float(end_s.max(initial=origin_s)) - origin_s
-    alike = _alike_lists(program, start_s, end_s)
+    alike = device_groups(trace)
     shown = [alike[place] for place in _evenly(len(alike), MOST_LISTS)]
     names, kinds, name_of_effect = interned_names(program)
     name = np.array(name_of_effect or [0], dtype=np.int64)[program.columns.effect]
@@ -100,23 +101,12 @@ def drawn_trace(
     )  # fmt: skip
 
 
-def _alike_lists(program: Program, start_s: Times, end_s: Times) -> list[list[int]]:
-    """Lists that do the same at the same times, together, in the order of their first."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    told = (program.columns.effect, program.columns.stage, program.columns.microbatch, start_s, end_s)
-    for number in range(program.num_lists):
-        own = slice(int(program.offsets[number]), int(program.offsets[number + 1]))
-        key = tuple(hash(column[own].tobytes()) for column in told)
-        groups.setdefault(key, []).append(number)
-    return list(groups.values())
-
-
 def _evenly(count: int, most: int) -> list[int]:
     """All numbers below a count, or an even selection of `most` with the first and the last."""
     return sorted({round(place) for place in np.linspace(0, max(0, count - 1), min(count, most))})
 
 
-def _groups(program: Program, shown: list[list[int]]) -> list[DeviceGroup]:
+def _groups(program: Program, shown: list[tuple[int, ...]]) -> list[DeviceGroup]:
     """What the drawn devices stand for; none where each stands for itself."""
     copies = max(1, program.num_devices // max(1, program.num_lists))
     counts = [copies * len(lists) for lists in shown]
