@@ -10,7 +10,7 @@ from tests.serving.simulated_case import SMALL, load
 
 from meshwright.planner.serving import serving_search
 from meshwright.planner.serving.served_plan import ServedPlan, by_front
-from meshwright.planner.serving.serving_search import ServingPlans, ServingSearch, busiest
+from meshwright.planner.serving.serving_search import ServingPlans, ServingSearch, busiest, finalists
 from meshwright.planner.serving.serving_space import layouts
 from meshwright.serving.fleet.serving_plan import ServingPlan
 from meshwright.serving.loop.report import LatencyObjective, LoadReport
@@ -166,6 +166,14 @@ def test_plans_that_none_beats_stand_first() -> None:
     """More goodput, fewer devices and less time per token are better; what does less than half is left out."""
     best, few, worse, poor = served(10, 4, 0.02), served(9, 2, 0.03), served(9, 4, 0.03), served(4, 1, 0.01)
     assert by_front([worse, few, poor, best]) == [best, few, worse]
+
+
+def test_what_is_enough_on_the_fewest_devices_is_a_finalist_and_no_plan_is_one_twice() -> None:
+    """Four are quicker than the one on one device, which joins them; a variant of what is there does not."""
+    ranked = [served(0.9 + number / 100, number, 0.1 / number) for number in range(1, 6)]
+    assert [each.replicas for each in finalists(ranked)] == [5, 4, 3, 2, 1]
+    more = replace(served(0.921, 2, 0.05), plan=replace(ranked[1].plan, max_sequences=64))
+    assert [each.replicas for each in finalists([*ranked[1:], more])] == [5, 4, 3, 2]
 
 
 def test_dollars_and_energy_are_of_all_devices_and_a_million_output_tokens() -> None:

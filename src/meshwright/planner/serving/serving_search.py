@@ -98,6 +98,15 @@ def ideas(ranked: Iterable[ServedPlan]) -> list[ServingPlan]:
     return list(best.values())
 
 
+def finalists(ranked: Sequence[ServedPlan]) -> list[ServingPlan]:
+    """The best ideas, and beside them what is enough on fewer devices than any of them."""
+    final = ideas(by_front(ranked))[:NUM_FINAL]
+    shown, fewest = fewest_devices([each for each in ranked if each.plan in final]), fewest_devices(ranked)
+    if fewest is None or (shown is not None and shown.plan.num_devices <= fewest.plan.num_devices):
+        return final
+    return [*final, fewest.plan]
+
+
 @dataclass
 class ServingSearch:
     """One search, and what prices plans for any planner.
@@ -167,9 +176,7 @@ class ServingSearch:
         self.rank(
             [each for each in varied if each not in seen and not (each.num_prefill and self.num_clients)]
         )
-        final = ideas(by_front(self.ranked))[:NUM_FINAL]
-        fewest = fewest_devices(self.ranked)
-        return final if fewest is None or fewest.plan in final else [*final, fewest.plan]
+        return finalists(self.ranked)
 
     @property
     def busiest_time(self) -> Sequence[Request]:
