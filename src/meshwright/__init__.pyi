@@ -15,6 +15,7 @@ from meshwright.api import (
     compare as compare,
     compare_load as compare_load,
     compare_log as compare_log,
+    compare_profile as compare_profile,
     compare_schedules as compare_schedules,
     doctor as doctor,
     execute_schedule as execute_schedule,

@@ -2,7 +2,7 @@
 
 from meshwright.api.exchange.calibrating import calibrate, compare
 from meshwright.api.exchange.exporting import export_plan
-from meshwright.api.exchange.importing import compare_log, import_plan
+from meshwright.api.exchange.importing import compare_log, compare_profile, import_plan
 from meshwright.api.exchange.learning import calibrate_runs
 from meshwright.api.exchange.plan_verbs import Plan
 from meshwright.api.exchange.validating import validate_training, validate_unseen
@@ -45,6 +45,7 @@ __all__ = [
     "compare",
     "compare_load",
     "compare_log",
+    "compare_profile",
     "compare_schedules",
     "convert_checkpoint",
     "doctor",

@@ -20,6 +20,7 @@ from meshwright.specs.error import ProgramError
 
 TRACE_VERSION = 2  # 1 had its program as text, all lists one by one
 TIMES = ("posted_s", "start_s", "end_s")
+PROFILED = "profiled"  # the engine of a trace that another program's profiler wrote
 Times = NDArray[np.float64]
 # What reading a file that is no trace, or half of one, may raise: of the archive, of its header, of what that lacks.
 _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError)
@@ -44,7 +45,8 @@ class MemoryCurve:
 class Trace:
     """Times in seconds, ``[iterations, rows]`` in program order; ``end_s`` is when the result was complete.
 
-    ``engine``: ``reference``, ``max-plus`` or ``event`` (virtual time), ``executed`` (wall clock, zero at the start).
+    ``engine``: ``reference``, ``max-plus`` or ``event`` (virtual time), ``executed`` (wall clock, zero at the start) or
+    ``profiled`` (by another program's profiler, zero at the first start).
     """
 
     program: Program
@@ -71,7 +73,12 @@ class Trace:
     @property
     def is_measured(self) -> bool:
         """Was it executed, and not simulated?"""
-        return self.engine == "executed"
+        return self.engine == "executed" or self.is_profile
+
+    @property
+    def is_profile(self) -> bool:
+        """Did another program's profiler write it? Its rows say when they ran, and not what they wait for."""
+        return self.engine == PROFILED
 
     def save(self, path: str | Path) -> None:
         """Write the trace and its program as one compressed file; lists of devices that are alike to the last bit stand there

@@ -1,14 +1,16 @@
-"""`import_plan` and `compare_log`: configurations and logs of other programs."""
+"""`import_plan`, `compare_log` and `compare_profile`: configurations, logs and profiles of other programs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshwright import catalog
 from meshwright.api.subjects.loading import cluster_named
+from meshwright.api.subjects.simulating import simulate
+from meshwright.ir.trace import Trace
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.config.source import load_model
@@ -17,6 +19,7 @@ from meshwright.specs.plan.plan import Plan
 
 if TYPE_CHECKING:
     from meshwright.evidence.log_comparison import LogComparison
+    from meshwright.evidence.profile_comparison import ProfileComparison
     from meshwright.interop.imported import Imported
 
 PathLike = str | os.PathLike[str]
@@ -108,3 +111,32 @@ def compare_log(
         predicted_peak_bytes=peak,
         flops=estimate.flops,
     )
+
+
+def compare_profile(
+    predicted: Trace | Plan | PathLike,
+    files: PathLike | Sequence[PathLike],
+    *,
+    cluster: str | ClusterSpec | None = None,
+    profile: Profile | None = None,
+    extrapolate: bool = False,
+) -> ProfileComparison:
+    """A prediction beside traces that torch.profiler wrote, one a rank, of a job of any framework.
+
+    Args:
+        predicted: a plan or its file, or the trace that `simulate` made of one.
+        files: .json or .json.gz files, or folders of such.
+        cluster, profile, extrapolate: of a plan, as in `simulate`.
+
+    Raises SpecError for files that are no such traces, and what `simulate` raises for the plan.
+    """
+    from meshwright.evidence.profile_comparison import compare_profile as compare
+    from meshwright.interop.profiler.profiled_job import read_profile
+
+    given = [files] if isinstance(files, str | os.PathLike) else files
+    job = read_profile([Path(file) for file in given])
+    if not isinstance(predicted, Trace | Plan) and Path(predicted).suffix == ".npz":
+        predicted = Trace.load(Path(predicted))
+    if isinstance(predicted, Trace):
+        return compare(predicted, job)
+    return compare(simulate(predicted, cluster=cluster, profile=profile, extrapolate=extrapolate), job)

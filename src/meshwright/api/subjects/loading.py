@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from meshwright import catalog
+from meshwright.interop.profiler.chrome_file import is_profile
+from meshwright.interop.profiler.profiled_job import read_profile
+from meshwright.interop.profiler.profiled_trace import trace_of
 from meshwright.ir.trace import Trace
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.device import load_device
@@ -24,8 +27,8 @@ DATA_SUFFIXES = (".toml", ".npz", ".csv", ".txt", ".program")
 
 
 def load(path: PathLike) -> Any:
-    """Read a file by what is in it: a plan (.toml), trace (.npz), program text, torch's schedule CSV (as orders),
-    profile or model (.json). Raises SpecError for anything else."""
+    """Read a file by what is in it: a plan (.toml), trace (.npz; torch.profiler's .json), program text, torch's schedule
+    CSV (as orders), profile or model (.json). Raises SpecError for anything else."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise SpecError(f"there is no file {file}", allowed="a plan, program, trace, profile or CSV file")
@@ -33,6 +36,8 @@ def load(path: PathLike) -> Any:
         return Trace.load(file)
     if file.suffix == ".toml":
         return _load_toml(file)
+    if is_profile(file):
+        return trace_of(read_profile(file))
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -108,5 +113,6 @@ def cluster_named(name: str | ClusterSpec) -> ClusterSpec:
 
 
 def is_data_file(given: PathLike) -> bool:
-    """Whether a path's suffix is that of a file which says what it is."""
-    return Path(given).suffix in DATA_SUFFIXES
+    """Whether a path's suffix is that of a file which says what it is, or it is there and a profile."""
+    path = Path(given)
+    return path.suffix in DATA_SUFFIXES or (path.is_file() and is_profile(path))

@@ -125,6 +125,11 @@ def subject(
     _refuse("only plans have stages to be cut into", segments=segments or None)
     costs: dict[str, Any] = {"times": times, "comm": comm}
     if isinstance(given, Program | Trace):
+        if isinstance(given, Trace) and given.is_profile:
+            raise SpecError(
+                f"{file or 'this'} is a profile of what ran, no program that can run again",
+                next="`meshwright show` draws it, `meshwright compare PLAN FILE...` sets a prediction beside it",
+            )
         _refuse("a program says its own", **counts)
         program = given.program if isinstance(given, Trace) else given
         return _program_subject(program, split, recompute, **costs)

@@ -15,6 +15,7 @@ from meshwright import api, catalog
 from meshwright.api import Subject
 from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result, table_of
+from meshwright.cli.view.profile_trace_view import profile_view
 from meshwright.cli.view.trace_view import TRACE_FORMS, trace_result
 from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
@@ -153,7 +154,13 @@ def _trace(trace: Any) -> Result:
         "num_iterations": trace.num_iterations,
         "seconds_by_name": metrics.seconds_by_name(trace),
     }
-    return Result(data, made.view, made.forms, made.report, made.explanation)
+    profile = trace.metadata.get("profile")
+    if profile is None:
+        return Result(data, made.view, made.forms, made.report, made.explanation)
+    view = [*made.view, *profile_view(profile)]
+    return Result(
+        {**data, "profile": profile}, view, made.forms, made.report, [*profile["notes"], *made.explanation]
+    )
 
 
 def _profile(profile: Any) -> Result:

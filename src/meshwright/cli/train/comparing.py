@@ -12,17 +12,21 @@ from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result
 from meshwright.cli.train.plan_log import compared_log, there
 from meshwright.cli.view.load_comparison_view import load_comparison_view
+from meshwright.cli.view.profile_trace_view import profile_comparison_result
 from meshwright.cli.view.training_view import comparison_view
+from meshwright.interop.profiler.chrome_file import is_profile
 from meshwright.ir.trace import Trace
 from meshwright.reports.page.report import Report
 from meshwright.reports.trace.perfetto import write_perfetto
 from meshwright.reports.trace.svg import write_timeline_svg
+from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import SpecError
 
 TIMELINE_FORMS = (".perfetto.json", ".svg")  # of -o, of two traces
+PROFILE_FORMS = (*TIMELINE_FORMS, ".npz")  # of a profile also itself as a trace
 
 
-@writes(*TIMELINE_FORMS)
+@writes(*PROFILE_FORMS)
 def compare(
     out: Output,
     predicted: Annotated[
@@ -33,11 +37,11 @@ def compare(
         ),
     ],
     measured: Annotated[
-        Path,
+        list[Path],
         typer.Argument(
-            metavar="MEASURED",
-            help="A trace that `train -o` wrote; beside a plan the log of a run (Megatron-LM, torchtitan); "
-            "beside a load's plan what `bench serve -o` wrote (.json).",
+            metavar="MEASURED...",
+            help="A trace that `train -o` wrote; torch.profiler's traces, one a rank, or their folder; beside a plan the log "
+            "of a run (Megatron-LM, torchtitan); beside a load's plan what `bench serve -o` wrote (.json).",
         ),
     ],
     different: Annotated[
@@ -53,12 +57,49 @@ def compare(
         bool, typer.Option("--extrapolate", help="Predict for a chip or precision that was never seen, too.")
     ] = False,
 ) -> Result:
-    """Say where a prediction was wrong: a plan beside the log of its run, a load's plan beside its measurement, or two traces
-    name by name.
+    """Say where a prediction was wrong: a plan beside the log or profile of its run, a load's plan beside its measurement, or
+    two traces name by name.
 
-    -o writes .perfetto.json and .svg with both timelines, of two traces.
+    -o writes .perfetto.json and .svg with both timelines, of two traces or of a plan and a profile.
     """
-    there(predicted), there(measured)
+    there(predicted)
+    if len(measured) > 1 or measured[0].is_dir() or is_profile(there(measured[0])):
+        _no_different(different)
+        return _compared_profile(predicted, measured, cluster, profile, extrapolate)
+    return _compared_file(out, predicted, measured[0], different, cluster, profile, extrapolate)
+
+
+def _compared_profile(
+    predicted: Path, measured: list[Path], cluster: str | None, profile: Path | None, extrapolate: bool
+) -> Result:
+    if predicted.suffix not in (".toml", ".npz"):
+        raise SpecError(
+            f"{predicted} stands before a profile",
+            allowed="a plan (.toml), or a trace that `simulate -o` wrote (.npz)",
+        )
+    if predicted.suffix == ".npz":
+        _no_plan_options(cluster, profile, extrapolate)
+    for path in measured:
+        if not path.is_dir():
+            there(path)
+    known = None if profile is None else Profile.load(profile)
+    return profile_comparison_result(
+        api.compare_profile(predicted, measured, cluster=cluster, profile=known, extrapolate=extrapolate)
+    )
+
+
+def _no_different(different: bool) -> None:
+    if different:
+        raise SpecError(
+            "--different is given with a profile", allowed="two traces (.npz)", next="leave it out"
+        )
+
+
+def _compared_file(
+    out: Output, predicted: Path, measured: Path, different: bool, cluster: str | None, profile: Path | None,
+    extrapolate: bool,
+) -> Result:  # fmt: skip
+    """With one file that is no profile."""
     if predicted.suffix == measured.suffix == ".json":
         out.check_form(())
         _no_plan_options(cluster, profile, extrapolate)
@@ -75,6 +116,7 @@ def compare(
             allowed="compare PLAN LOG, or compare PREDICTED MEASURED with two traces (.npz)",
         )
     _no_plan_options(cluster, profile, extrapolate)
+    out.check_form(TIMELINE_FORMS)
     return _compared_traces(predicted, measured, different)
 
 

@@ -26,7 +26,8 @@ TRACE_FORMS = (".npz", ".perfetto.json", ".svg", ".program")  # of -o
 def trace_result(trace: Trace, subject: Subject) -> Result:
     """Figures, picture, files and page of a simulated trace."""
     has_bytes = bool(trace.memory) or subject.memory is not None
-    facts = {} if has_bytes else {"peak activations": _activations(_peak_activations(trace))}
+    peaks = [] if has_bytes else _peak_activations(trace)
+    facts = {"peak activations": _activations(peaks)} if peaks else {}
     title = subject.label if subject.counts is None else f"{subject.label}  {_counts_text(subject.counts)}"
     return Result(
         trace_figures(trace, subject),

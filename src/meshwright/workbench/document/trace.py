@@ -105,8 +105,9 @@ def _subtitle(trace: Trace) -> str:
 
 
 def _wiring(trace: Trace) -> Wiring | None:
-    """Who waits for whom, where the program is small enough."""
-    return wire(trace.program) if trace.program.num_rows <= MOST_WIRED_ROWS else None
+    """Who waits for whom, where the program says it and is small enough."""
+    is_known = not trace.is_profile and trace.program.num_rows <= MOST_WIRED_ROWS
+    return wire(trace.program) if is_known else None
 
 
 def _assumptions(trace: Trace) -> list[str]:
