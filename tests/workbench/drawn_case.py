@@ -96,6 +96,7 @@ def table(first: str) -> dict[str, Any]:
     return {
         "columns": [
             {"key": "plan", "title": "Plan", "is_number": False},
+            {"key": "", "title": "", "is_number": True},  # some tables have a column without a head
             {"key": "step", "title": "Step", "is_number": True},
         ],
         "rows": [

@@ -37,7 +37,7 @@ export function ticks(from: number, to: number, wanted: number): number[] {
 /** A number with its unit: `s` and `B` are scaled, `share` is per cent, other words stand behind it. */
 export function inUnit(value: number, unit = "", reference = value): string {
   if (unit === "s") return seconds(value, reference);
-  if (unit === "share") return share(value);
+  if (unit === "share") return `${significant(value * 100, 3)} %`;
   if (unit === "B") return bytes(value, reference);
   return unit ? `${significant(value)} ${unit}` : significant(value);
 }

@@ -40,16 +40,18 @@ export function DataTable({ label, columns, rows, chosen = -1, first }: {
   const shown = isWhole ? places : places.slice(0, FIRST_ROWS);
   const next = (key: string): void => sort(sorting?.key !== key ? { key, isDown: false } : sorting.isDown ? null : { key, isDown: true });
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label={label}>
+    <div class="scroll" tabIndex={0} role="group" aria-label={label}>
       <table>
         <thead>
           <tr>
             {columns.map((column) => (
               <th key={column.key} scope="col" class={column.is_number ? "number" : ""}
                 aria-sort={sorting?.key !== column.key ? "none" : sorting.isDown ? "descending" : "ascending"}>
-                <button type="button" class="head" onClick={() => next(column.key)}>
-                  {column.title}<span aria-hidden="true">{sorting?.key !== column.key ? "" : sorting.isDown ? " ↓" : " ↑"}</span>
-                </button>
+                {column.title && (
+                  <button type="button" class="head" onClick={() => next(column.key)}>
+                    {column.title}<span aria-hidden="true">{sorting?.key !== column.key ? "" : sorting.isDown ? " ↓" : " ↑"}</span>
+                  </button>
+                )}
               </th>
             ))}
           </tr>

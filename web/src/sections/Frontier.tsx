@@ -23,7 +23,7 @@ export function Frontier({ section, onPlan }: { section: FrontierSection; onPlan
   const told = (each: FrontierPoint): string =>
     `${each.label}: ${section.x_title} ${inUnit(each.x, section.x_unit)}, ${section.y_title} ${inUnit(each.y, section.y_unit)}`;
   return (
-    <div class="wide" tabIndex={0} role="region" aria-label={section.title || "Frontier"}>
+    <div class="wide" tabIndex={0} role="group" aria-label={section.title || "Frontier"}>
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="group" aria-label={`${section.title ?? "Frontier"}: ${points.length} points, ${best.length} on the frontier`}>
         {ticks(fromX, toX, 7).map((tick) => (
           <g key={tick}><line class="grid" x1={x(tick)} x2={x(tick)} y1={TOP} y2={HEIGHT - BOTTOM} /><text x={x(tick)} y={HEIGHT - BOTTOM + 16} text-anchor="middle">{inUnit(tick, section.x_unit, toX)}</text></g>

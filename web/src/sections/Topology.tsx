@@ -24,7 +24,7 @@ export function Topology({ section }: { section: TopologySection }) {
   const drawn = [...hottest].reverse().filter((link) => at.has(link.from) && at.has(link.to));
   return (
     <>
-      <div class="wide" tabIndex={0} role="region" aria-label="Nodes and links">
+      <div class="wide" tabIndex={0} role="group" aria-label="Nodes and links">
         <svg viewBox={`0 0 ${WIDTH} ${tall}`} role="img" aria-label={`${nodes.length} nodes and ${links.length} links; the table below has the busiest`}>
           {drawn.map((link, place) => {
             const a = at.get(link.from)!, b = at.get(link.to)!;
@@ -46,7 +46,7 @@ export function Topology({ section }: { section: TopologySection }) {
       </p>
       <details>
         <summary>The busiest links</summary>
-        <div class="scroll" tabIndex={0} role="region" aria-label="The busiest links">
+        <div class="scroll" tabIndex={0} role="group" aria-label="The busiest links">
           <table>
             <thead><tr><th scope="col">Link</th><th scope="col">What</th><th scope="col" class="number">Bytes</th><th scope="col" class="number">Busy</th></tr></thead>
             <tbody>

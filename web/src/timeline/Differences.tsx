@@ -19,7 +19,7 @@ export function Differences({ first, other, found, go }: {
       {found.largest.length > 0 && (
         <details>
           <summary>The largest differences in length</summary>
-          <div class="scroll" tabIndex={0} role="region" aria-label="The largest differences">
+          <div class="scroll" tabIndex={0} role="group" aria-label="The largest differences">
             <table>
               <thead><tr>
                 <th scope="col">Instruction</th><th scope="col" class="number">Stage</th><th scope="col" class="number">{first.label}</th>

@@ -32,7 +32,7 @@ export function RowTable({ traces, view, lit }: {
 function One({ trace, view, lit }: { trace: DrawnTrace; view: View; lit: Uint8Array | null }) {
   const { rows, total } = seen(trace, view, lit);
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label={`Rows of ${trace.label}`}>
+    <div class="scroll" tabIndex={0} role="group" aria-label={`Rows of ${trace.label}`}>
       <table>
         <caption>
           {trace.label}: {total > rows.length ? `the first ${count(rows.length)} of ${count(total)}` : count(total)} rows

@@ -4,9 +4,10 @@ import { numberAt, type DrawnTrace } from "./trace";
 
 export const PALE = 0.16; // what is left of a row that is not looked at
 const ODD_MICROBATCH = 0.86; // as in reports/chart/palette.py
-export const SLOWER: Record<Theme, string> = { light: "#b3372f", dark: "#ff8f85" };
-export const FASTER: Record<Theme, string> = { light: "#1d7f5c", dark: "#5fcf9f" };
-export const UNMATCHED: Record<Theme, string> = { light: "#b0488f", dark: "#e08bc4" };
+// Orange and blue stay apart for the common colour-vision deficiencies, and carry dark text.
+export const SLOWER: Record<Theme, string> = { light: "#ef8a4c", dark: "#ef8a4c" };
+export const FASTER: Record<Theme, string> = { light: "#4f9be8", dark: "#5aa0e6" };
+export const UNMATCHED: Record<Theme, string> = { light: "#d67fc4", dark: "#e08bc4" };
 
 export type Rgb = [number, number, number];
 export const rgb = (hex: string): Rgb => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)) as Rgb;

@@ -38,7 +38,7 @@ export function paint(canvas: HTMLCanvasElement, picture: Picture, scene: Scene)
   const { view, gutter, width, height, scroll } = scene;
   const context = prepared(canvas, width, height, scene.ratio);
   const bands = picture.layout.bands.filter((band) => band.top + band.height >= scroll && band.top <= scroll + height);
-  names(context, bands, scene, css("--ink"), css("--muted"));
+  names(context, bands, scene);
   context.save();
   context.beginPath();
   context.rect(gutter, 0, width - gutter, height);
@@ -58,7 +58,8 @@ export function paint(canvas: HTMLCanvasElement, picture: Picture, scene: Scene)
   return isFew ? "rectangles" : "strips";
 }
 
-function names(context: CanvasRenderingContext2D, bands: Band[], scene: Scene, ink: string, muted: string): void {
+function names(context: CanvasRenderingContext2D, bands: Band[], scene: Scene): void {
+  context.fillStyle = css("--ink");
   context.textAlign = "right";
   context.textBaseline = "middle";
   let above = -Infinity;
@@ -66,11 +67,9 @@ function names(context: CanvasRenderingContext2D, bands: Band[], scene: Scene, i
     const tall = band.strips[0]?.height ?? 0, y = band.top - scene.scroll + tall / 2 + 0.5;
     if (y - above < 11) continue;
     above = y;
-    context.fillStyle = ink;
     context.font = `${tall >= 15 ? 12 : 10}px system-ui, sans-serif`;
     const text = band.count > 1 ? `${band.label} ×${band.count}` : band.label;
     context.fillText(fitted(context, text, scene.gutter - 12), scene.gutter - 7, y);
-    context.fillStyle = muted;
   }
 }
 
@@ -103,7 +102,7 @@ function rectangles(context: CanvasRenderingContext2D, picture: Picture, scene: 
       context.fillStyle = ink.text[color];
       context.fillRect(shownFrom, top, Math.max(wide > 3.5 ? shown - 0.7 : shown, 0.5), height);
       const pattern = patterns[trace.kind[row]];
-      if (pattern && wide >= PATTERN_FROM_PX && height >= PATTERN_FROM_PX) {
+      if (pattern && color < ink.palette.length / 2 && wide >= PATTERN_FROM_PX && height >= PATTERN_FROM_PX) {
         context.fillStyle = pattern;
         context.fillRect(shownFrom, top, shown - 0.7, height);
       }
@@ -179,7 +178,7 @@ function outline(context: CanvasRenderingContext2D, picture: Picture, scene: Sce
 
 const MOST_PATH_ROWS = 3000; // more cannot be followed by eye
 
-/** A line from each row of the critical path to the next one, in the order of time. */
+/** A line from the end of each row of the critical path to the start of the next one, in the order of time. */
 function path(context: CanvasRenderingContext2D, picture: Picture, scene: Scene): void {
   const { trace } = picture, { view } = scene;
   const seen = scene.path!.filter((row) => trace.end[row] >= view.from && trace.start[row] <= view.to);
@@ -192,8 +191,8 @@ function path(context: CanvasRenderingContext2D, picture: Picture, scene: Scene)
     const found = box(row)[0];
     if (!found) return;
     const [left, top, wide, tall] = found, y = top + tall / 2;
-    if (place) context.lineTo(left, y); else context.moveTo(left, y);
-    context.lineTo(left + wide, y);
+    if (place) context.lineTo(left, y);
+    context.moveTo(left + wide, y);
   });
   context.stroke();
 }
