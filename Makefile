@@ -56,12 +56,12 @@ $(VENV)/.made:
 
 $(VENV)/.installed: $(VENV)/.made $(INSTALL_INPUTS)
 	@echo "Installing meshwright and PyTorch into $(VENV) (once; a few minutes)" >&2
-	$(PIP) install -c constraints.txt -e '.[torch,serve]'
+	$(PIP) install -c constraints.txt -e '.[torch,serve,view]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.made $(INSTALL_INPUTS)
 	@echo "Installing meshwright, PyTorch and the development tools into $(VENV) (once; a few minutes)" >&2
-	$(PIP) install -c constraints.txt -e '.[torch,serve,serve-cpu,dev]'
+	$(PIP) install -c constraints.txt -e '.[torch,serve,serve-cpu,view,dev]'
 	@touch $(VENV)/.installed $@
 
 quickstart: $(VENV)/.installed

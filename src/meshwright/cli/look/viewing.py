@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 import webbrowser
 from pathlib import Path
@@ -13,11 +14,13 @@ from rich.text import Text
 from meshwright.api.subjects.loading import cluster_named
 from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result
-from meshwright.specs.error import SpecError
+from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.units import format_bytes
 from meshwright.workbench.document.document import Document
 from meshwright.workbench.document.opening import ALLOWED, open_document
 from meshwright.workbench.page import file_page
+
+NEEDED = ("starlette", "uvicorn")
 
 
 @writes(".html")
@@ -35,14 +38,17 @@ def view(
     extrapolate: Annotated[
         bool, typer.Option("--extrapolate", help="Accept GPUs that were never measured, by their data sheet.")
     ] = False,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Of the workbench; 0: the system chooses one.")
+    ] = 0,
     opens: Annotated[bool, typer.Option("--open/--no-open", help="Show the page in the browser.")] = True,
 ) -> Result:
-    """Show a plan, program, trace, run, validation, sweep or load as one self-contained page in the browser.
+    """Show files as one self-contained page in the browser; without a file, serve the workbench on this computer.
 
-    -o FILE.html keeps the page; it loads nothing from anywhere. Two traces are shown beside each other.
+    -o FILE.html keeps the page of a plan, program, trace, run, validation, sweep or load. Two traces stand beside each other.
     """
     if not files:
-        raise SpecError("nothing was given to view", allowed=ALLOWED, next="meshwright view FILE")
+        return _served(out, port, opens)
     where = None if cluster is None else cluster_named(cluster)
     document = open_document(files, cluster=where, extrapolate=extrapolate)
     page = file_page(document)
@@ -53,6 +59,28 @@ def view(
     data = {**_data(document), "page_bytes": len(page.encode()), "path": None if path is None else str(path)}
     forms = {".html": lambda target: target.write_text(page, encoding="utf-8")}
     return Result(data, _view(document, data), forms)
+
+
+def _served(out: Output, port: int, opens: bool) -> Result:
+    """The workbench, until Ctrl-C."""
+    if out.is_json or out.path is not None or out.report_path is not None:
+        raise SpecError(
+            "the workbench has no result to write", allowed=ALLOWED, next="meshwright view FILE -o FILE.html"
+        )
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ExecutionError(
+            f"the workbench needs {' and '.join(missing)}", next="pip install 'meshwright[view]'"
+        )
+    from meshwright.workbench.server.serving import serve_workbench
+
+    def announce(url: str) -> None:
+        out.note(f"the workbench is at {url} (Ctrl-C ends it)")
+        if opens:
+            webbrowser.open(url)
+
+    serve_workbench(port, announce)
+    return Result({}, is_silent=True)
 
 
 def _kept(page: str) -> Path:

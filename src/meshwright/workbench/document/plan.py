@@ -25,7 +25,7 @@ from meshwright.workbench.document.document import (
     TableSection,
     TimelineSection,
 )
-from meshwright.workbench.document.drawing import MOST_ROWS, drawn_trace
+from meshwright.workbench.document.drawn.drawing import MOST_ROWS, drawn_trace
 from meshwright.workbench.document.topology import topology_section
 
 PARTS = ("timeline", "memory", "composition", "holders", "topology", "binds")  # that may be asked for

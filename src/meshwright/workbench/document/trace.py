@@ -19,7 +19,7 @@ from meshwright.workbench.document.document import (
     Section,
     TimelineSection,
 )
-from meshwright.workbench.document.drawing import MOST_ROWS, drawn_trace
+from meshwright.workbench.document.drawn.drawing import MOST_ROWS, drawn_trace
 from meshwright.workbench.document.plan import composition_of
 from meshwright.workbench.document.table import table_of_rows
 

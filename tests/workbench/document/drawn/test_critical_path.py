@@ -7,7 +7,7 @@ import pytest
 
 from meshwright import api
 from meshwright.ir.timing.wiring import wire
-from meshwright.workbench.document.critical_path import critical_path
+from meshwright.workbench.document.drawn.critical_path import critical_path
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "dualpipe"])

@@ -13,7 +13,7 @@ from meshwright.ir.trace import MemoryCurve, Trace
 from meshwright.lowering import Transfers, program_of_orders
 from meshwright.schedules import registered
 from meshwright.workbench.document.document import DrawnTrace, plain_json
-from meshwright.workbench.document.drawing import MOST_MEMORY_POINTS, drawn_trace
+from meshwright.workbench.document.drawn.drawing import MOST_MEMORY_POINTS, drawn_trace
 
 
 def columns(drawn: DrawnTrace) -> dict[str, np.ndarray]:

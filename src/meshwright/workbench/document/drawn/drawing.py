@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,9 +18,9 @@ from meshwright.reports.trace.timeline import (
     running_at,
 )
 from meshwright.workbench.document.column import Column
-from meshwright.workbench.document.critical_path import critical_path
 from meshwright.workbench.document.document import DeviceGroup, DrawnLane, DrawnMemory, DrawnTrace
-from meshwright.workbench.document.kind import drawn_kinds
+from meshwright.workbench.document.drawn.critical_path import critical_path
+from meshwright.workbench.document.drawn.kind import drawn_kinds
 
 MOST_ROWS = 60_000  # of a trace in a file: 18 bytes each, and a third more as text
 MOST_LISTS = 256  # devices that are drawn; beyond it an even selection
@@ -31,16 +29,6 @@ LEAST_BINS = 100  # of a lane where rows are sampled
 
 Rows = NDArray[np.int64]
 Times = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class _LaneRows:
-    """The rows of one lane, with the times at which they are drawn."""
-
-    lane: DrawnLane
-    rows: Rows
-    start_s: Times
-    end_s: Times
 
 
 def drawn_trace(
@@ -52,6 +40,7 @@ def drawn_trace(
     cap_bytes: float | None = None,
     most_rows: int = MOST_ROWS,
     iteration: int = -1,
+    lists: tuple[int, ...] | None = None,
 ) -> DrawnTrace:
     """One iteration (the last unless given).
 
@@ -60,31 +49,32 @@ def drawn_trace(
         memory: curves instead of the trace's own.
         cap_bytes: what a device may hold.
         most_rows: where there are more, what runs at evenly spaced moments is drawn.
+        lists: those of the program that are drawn; None: all.
     """
     program = trace.program
     start_s, end_s = trace.start_s[iteration], trace.end_s[iteration]
     origin_s = float(start_s.min(initial=np.inf)) if start_s.size else 0.0
     span_s = float(end_s.max(initial=origin_s)) - origin_s
-    alike = device_groups(trace)
+    alike = [each for each in device_groups(trace) if lists is None or each[0] in lists]
     shown = [alike[place] for place in _evenly(len(alike), MOST_LISTS)]
     names, kinds, name_of_effect = interned_names(program)
     name = np.array(name_of_effect or [0], dtype=np.int64)[program.columns.effect]
     lane_of_name = np.array([LANE_OF_KIND[kind] for kind in kinds] or [0], dtype=np.int64)
-    found = [
-        each
-        for place, lists in enumerate(shown)
-        for each in _lanes(program, place, lists[0], lane_of_name[name], start_s, end_s, origin_s)
-    ]
-    is_sampled = sum(each.rows.size for each in found) > most_rows
+    rows, lane_of_row, lanes = _by_lane(
+        program, [each[0] for each in shown], lane_of_name[name], start_s, end_s
+    )
+    row_start_s, row_end_s = start_s[rows] - origin_s, end_s[rows] - origin_s
+    is_sampled = rows.size > most_rows
     if is_sampled:
-        bins = max(LEAST_BINS, most_rows // len(found))
-        found = [_sampled(each, bins, span_s or 1.0) for each in found]
-    rows = np.concatenate([each.rows for each in found] or [np.empty(0, np.int64)])
+        bins = max(LEAST_BINS, most_rows // len(lanes))
+        kept, row_start_s, row_end_s = _sampled(lane_of_row, row_start_s, row_end_s, bins, span_s or 1.0)
+        rows, lane_of_row = rows[kept], lane_of_row[kept]
+    labels = device_labels(program)
     drawn, kind_of_name = drawn_kinds(names, kinds)
     columns = {
-        "lane": Column.of_whole(np.repeat(np.arange(len(found)), [each.rows.size for each in found])),
-        "start_s": Column.of_seconds(np.concatenate([each.start_s for each in found] or [np.empty(0)])),
-        "end_s": Column.of_seconds(np.concatenate([each.end_s for each in found] or [np.empty(0)])),
+        "lane": Column.of_whole(lane_of_row),
+        "start_s": Column.of_seconds(row_start_s),
+        "end_s": Column.of_seconds(row_end_s),
         "kind": Column.of_whole(np.array(kind_of_name or [0])[name[rows]]),
         "name": Column.of_whole(name[rows]),
         "stage": Column.of_whole(program.columns.stage[rows]),
@@ -94,8 +84,8 @@ def drawn_trace(
         columns["critical"] = _critical(wiring, rows, start_s, end_s)
     return DrawnTrace(
         label, "measured" if trace.is_measured else "simulated", span_s,
-        [device_labels(program)[lists[0]] for lists in shown], _groups(program, shown),
-        [each.lane for each in found], drawn, names, columns,
+        [labels[lists[0]] for lists in shown], _groups(program, shown, labels),
+        lanes, drawn, names, columns,
         _memory(trace.memory if memory is None else memory, [lists[0] for lists in shown], origin_s, span_s),
         cap_bytes, is_sampled,
     )  # fmt: skip
@@ -106,43 +96,55 @@ def _evenly(count: int, most: int) -> list[int]:
     return sorted({round(place) for place in np.linspace(0, max(0, count - 1), min(count, most))})
 
 
-def _groups(program: Program, shown: list[tuple[int, ...]]) -> list[DeviceGroup]:
+def _groups(program: Program, shown: list[tuple[int, ...]], labels: tuple[str, ...]) -> list[DeviceGroup]:
     """What the drawn devices stand for; none where each stands for itself."""
     copies = max(1, program.num_devices // max(1, program.num_lists))
     counts = [copies * len(lists) for lists in shown]
     if all(count == 1 for count in counts):
         return []
-    labels = device_labels(program)
     return [
         DeviceGroup(labels[lists[0]], [place], count)
         for place, (lists, count) in enumerate(zip(shown, counts, strict=True))
     ]
 
 
-def _lanes(
-    program: Program, place: int, number: int, lane: Rows, start_s: Times, end_s: Times, origin_s: float
-) -> list[_LaneRows]:
-    """What one list has in each lane, by start; what takes no time is not drawn."""
-    own = np.arange(int(program.offsets[number]), int(program.offsets[number + 1]))
-    own = own[end_s[own] > start_s[own]]
-    own = own[np.lexsort((start_s[own], lane[own]))]
-    ends = np.searchsorted(lane[own], np.arange(len(LANES) + 1))
-    return [
-        _LaneRows(DrawnLane(place, LANES[each]), rows, start_s[rows] - origin_s, end_s[rows] - origin_s)
-        for each in range(len(LANES))
-        if (rows := own[ends[each] : ends[each + 1]]).size
-    ]
+def _by_lane(
+    program: Program, lists: list[int], lane: Rows, start_s: Times, end_s: Times
+) -> tuple[Rows, Rows, list[DrawnLane]]:
+    """Rows of these lists by lane and start, the number of each one's lane, and the lanes; what takes no time is left out."""
+    ranges = [np.arange(int(program.offsets[each]), int(program.offsets[each + 1])) for each in lists]
+    rows = np.concatenate(ranges or [np.empty(0, np.int64)])
+    key = np.repeat(np.arange(len(ranges)), [each.size for each in ranges]) * len(LANES) + lane[rows]
+    takes_time = end_s[rows] > start_s[rows]
+    rows, key = rows[takes_time], key[takes_time]
+    order = np.lexsort((start_s[rows], key))
+    used, number = np.unique(key[order], return_inverse=True)
+    lanes = [DrawnLane(each // len(LANES), LANES[each % len(LANES)]) for each in used.tolist()]
+    return rows[order], number, lanes
 
 
-def _sampled(each: _LaneRows, num_bins: int, horizon_s: float) -> _LaneRows:
-    """Runs of equal bins in which the same row runs, with the times of the bins; all rows where there are fewer."""
-    if each.rows.size <= num_bins:
-        return each
-    at = running_at(each.start_s, each.end_s, num_bins, horizon_s)
-    edges = np.concatenate(([0], np.flatnonzero(np.diff(at)) + 1, [num_bins]))
-    found = at[edges[:-1]]
-    kept, width_s = found >= 0, horizon_s / num_bins
-    return _LaneRows(each.lane, each.rows[found[kept]], edges[:-1][kept] * width_s, edges[1:][kept] * width_s)
+def _sampled(
+    lane: Rows, start_s: Times, end_s: Times, num_bins: int, horizon_s: float
+) -> tuple[Rows, Times, Times]:
+    """Of each lane the runs of equal bins in which the same row runs: places of the rows, and the times of the bins; all of
+    a lane that has fewer rows."""
+    edges = np.searchsorted(lane, np.arange(int(lane.max(initial=-1)) + 2))
+    width_s = horizon_s / num_bins
+    places, begins, ends = [], [], []
+    for first, last in zip(edges, edges[1:]):
+        own = slice(int(first), int(last))
+        if last - first <= num_bins:
+            places.append(np.arange(first, last))
+            begins.append(start_s[own])
+            ends.append(end_s[own])
+            continue
+        at = running_at(start_s[own], end_s[own], num_bins, horizon_s)
+        changes = np.concatenate(([0], np.flatnonzero(np.diff(at)) + 1, [num_bins]))
+        runs = at[changes[:-1]] >= 0
+        places.append(first + at[changes[:-1]][runs])
+        begins.append(changes[:-1][runs] * width_s)
+        ends.append(changes[1:][runs] * width_s)
+    return np.concatenate(places), np.concatenate(begins), np.concatenate(ends)
 
 
 def _critical(wiring: Wiring, rows: Rows, start_s: Times, end_s: Times) -> Column:

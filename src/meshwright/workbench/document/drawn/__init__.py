@@ -1,0 +1,1 @@
+"""A trace as it is drawn: its rows as columns, their kinds, and the critical path."""

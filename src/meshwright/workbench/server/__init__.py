@@ -1,0 +1,1 @@
+"""The workbench's server: loopback only; documents of what the words of the address say."""

@@ -1,0 +1,245 @@
+"""The workbench's paths: the page, the catalog, documents of a state, searches, what is pasted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from meshwright import catalog
+from meshwright.prediction.predicted import predict
+from meshwright.specs.data_text import json_of
+from meshwright.specs.error import MeshwrightError, SpecError
+from meshwright.specs.plan.plan import RECOMPUTES
+from meshwright.workbench.document.document import Document, plain_json
+from meshwright.workbench.document.plan import PARTS, plan_document
+from meshwright.workbench.document.segments import segments_document
+from meshwright.workbench.page import SCRIPT, SERVED_POLICY, STYLE, asset, workbench_page
+from meshwright.workbench.server.guard import MOST_BODY_BYTES, LoopbackGuard
+from meshwright.workbench.server.newest import NewestFirst, Superseded, TookTooLong
+from meshwright.workbench.server.pasted import pasted_cluster, pasted_job, pasted_model
+from meshwright.workbench.server.search_job import SearchJob, SearchJobs
+from meshwright.workbench.server.session import Session
+from meshwright.workbench.server.state import (
+    DEFAULTS,
+    MOST_CELLS,
+    MOST_DEVICES,
+    OFFLOADS,
+    PRECISIONS,
+    SHARDINGS,
+    asked_of,
+)
+
+LIMIT_S = 30.0  # that one view may take
+MOST_DRAWN_ROWS = 400_000  # over loopback: 64 devices with 512 microbatches
+CLUSTERS = ("8xH100", "2x8xH100", "8x8xH100", "32x8xH100", "8xA100", "8x8xA100", "8x8xH200", "8x8xB200")
+LATER = ("binds",)  # parts that take seconds, and are asked for alone
+REFUSED, SUPERSEDED, NOT_FOUND = 422, 409, 404
+Answer = Mapping[str, Any]
+
+
+class Workbench:
+    """What one server knows: what was pasted, what is being worked at."""
+
+    def __init__(self) -> None:
+        self.session = Session()
+        self.jobs = SearchJobs(self.session)
+        self.views, self.insides = NewestFirst(LIMIT_S), NewestFirst(LIMIT_S)
+
+    async def view(self, request: Request) -> Response:
+        """A state's document, and the request's sequence number back."""
+        body = await _body(request)
+        parts = _parts(body.get("parts"))
+        document = await self.views.run(partial(self._document, body.get("state"), parts))
+        return _json({**document.to_json(), "sequence": body.get("sequence")})
+
+    def _document(self, state: object, parts: tuple[str, ...]) -> Document:
+        asked = asked_of(state, self.session)
+        found = predict(asked.plan(), asked.cluster, extrapolate=True)
+        made = plan_document(found, parts=parts, most_rows=MOST_DRAWN_ROWS)
+        return replace(made, kind="workbench", notes=[*asked.notes, *made.notes])
+
+    async def segments(self, request: Request) -> Response:
+        """The inside of one stage."""
+        body = await _body(request)
+        stage = body.get("stage")
+        if not isinstance(stage, int) or isinstance(stage, bool):
+            raise SpecError("stage is no whole number", allowed='{"state": {...}, "stage": 0}')
+        document = await self.insides.run(partial(self._segments, body.get("state"), stage))
+        return _json({**document.to_json(), "sequence": body.get("sequence")})
+
+    def _segments(self, state: object, stage: int) -> Document:
+        asked = asked_of(state, self.session)
+        plan = asked.plan().placed(asked.cluster)
+        return segments_document(plan, asked.cluster, stage, most_rows=MOST_DRAWN_ROWS)
+
+    async def plan(self, request: Request) -> Response:
+        """Begin a search."""
+        asked = asked_of((await _body(request)).get("state"), self.session)
+        return _json({"job": self.jobs.start(asked).id}, 202)
+
+    async def job(self, request: Request) -> Response:
+        """How far a search is, or what it found; with DELETE it is given up."""
+        id = request.path_params["id"]
+        job = self.jobs.cancel(id) if request.method == "DELETE" else self.jobs.find(id)
+        if job is None:
+            return _error(NOT_FOUND, "there is no such search", "", "begin another")
+        return _json(_told(job))
+
+    async def pasted(self, request: Request) -> Response:
+        """A job, a model or a cluster from a text."""
+        body = await _body(request)
+        text = body.get("text")
+        if not isinstance(text, str):
+            raise SpecError("text is no text", allowed='{"text": "..."}')
+        what = request.url.path.rsplit("/", 1)[-1]
+        work: Callable[[], Answer]
+        if what == "import":
+            work = partial(self._job_of, text, body.get("state", {}))
+        else:
+            read = pasted_model if what == "model" else pasted_cluster
+            work = lambda: {"name": read(text, self.session)}  # noqa: E731
+        return _json(await self.insides.run(work))
+
+    def _job_of(self, text: str, given: object) -> Answer:
+        asked_of(given, self.session)
+        assert isinstance(given, Mapping), "what is no state was refused"
+        taken = pasted_job(text, self.session, given)
+        return {"state": dict(taken.state), "notes": list(taken.notes)}
+
+    async def catalog(self, request: Request) -> Response:
+        """What a state may say."""
+        models = [{"name": name, "title": name} for name in catalog.names("models")]
+        pasted = [
+            {"name": name, "title": f"{model.name} (pasted)"} for name, model in self.session.models.items()
+        ]
+        clusters = [{"name": name, "title": name} for name in CLUSTERS]
+        clusters += [
+            {"name": name, "title": f"{name} ({each.num_devices:,} devices)"}
+            for name, each in self.session.clusters.items()
+        ]
+        return _json(
+            {
+                "models": [*models, *pasted],
+                "clusters": clusters,
+                "schedules": list(catalog.names("schedules")),
+                "recomputes": list(RECOMPUTES),
+                "precisions": list(PRECISIONS),
+                "zeros": list(SHARDINGS),
+                "offloads": list(OFFLOADS),
+                "parts": list(PARTS),
+                "defaults": dict(DEFAULTS),
+                "limits": {
+                    "devices": MOST_DEVICES,
+                    "cells": MOST_CELLS,
+                    "body_bytes": MOST_BODY_BYTES,
+                    "seconds": LIMIT_S,
+                },
+            }
+        )
+
+    def close(self) -> None:
+        """Nothing works any more."""
+        self.jobs.close()
+        self.views.close()
+        self.insides.close()
+
+
+def create_app(workbench: Workbench, port: int) -> LoopbackGuard:
+    """The ASGI application, for requests to this port of the loopback interface."""
+    routes = [
+        Route("/", _page),
+        Route(f"/{SCRIPT}", partial(_asset, SCRIPT, "text/javascript")),
+        Route(f"/{STYLE}", partial(_asset, STYLE, "text/css")),
+        Route("/api/catalog", workbench.catalog),
+        Route("/api/view", workbench.view, methods=["POST"]),
+        Route("/api/segments", workbench.segments, methods=["POST"]),
+        Route("/api/plan", workbench.plan, methods=["POST"]),
+        Route("/api/plan/{id}", workbench.job, methods=["GET", "DELETE"]),
+        *(
+            Route(f"/api/{what}", workbench.pasted, methods=["POST"])
+            for what in ("import", "model", "cluster")
+        ),
+    ]
+    handlers: dict[Any, Any] = {
+        MeshwrightError: _mistaken, Superseded: _superseded, TookTooLong: _too_long, HTTPException: _unrouted,
+    }  # fmt: skip
+    return LoopbackGuard(Starlette(routes=routes, exception_handlers=handlers), port)
+
+
+async def _page(request: Request) -> Response:
+    return Response(
+        workbench_page(), media_type="text/html", headers={"content-security-policy": SERVED_POLICY}
+    )
+
+
+async def _asset(name: str, media_type: str, request: Request) -> Response:
+    text = asset(name)
+    if text is None:
+        return _error(NOT_FOUND, f"{name} was not built", "", "make web")
+    return Response(text, media_type=media_type)
+
+
+async def _body(request: Request) -> Answer:
+    """The object of a request. Raises SpecError for anything else."""
+    try:
+        found = json_of(await request.body())
+    except ValueError as error:
+        raise SpecError(f"the body is no JSON: {error}", allowed="an object") from None
+    if not isinstance(found, Mapping):
+        raise SpecError("the body is no object", allowed='{"state": {...}}')
+    return found
+
+
+def _parts(given: object) -> tuple[str, ...]:
+    if given is None:
+        return tuple(part for part in PARTS if part not in LATER)
+    if not isinstance(given, list) or not all(part in PARTS for part in given):
+        raise SpecError("parts are not those of a document", allowed=", ".join(PARTS))
+    return tuple(given)
+
+
+def _told(job: SearchJob) -> Answer:
+    found: dict[str, Any] = {"job": job.id, "state": job.state, "share": job.share, "text": job.text}
+    if job.document is not None:
+        found["document"] = job.document.to_json()
+    if job.error is not None:
+        found["error"] = _error_data(job.error)
+    return found
+
+
+def _json(data: Answer, status: int = 200) -> Response:
+    return JSONResponse(plain_json(data), status)
+
+
+def _error(status: int, message: str, allowed: str = "", next: str = "") -> Response:
+    return JSONResponse({"error": {"message": message, "allowed": allowed, "next": next}}, status)
+
+
+def _error_data(error: MeshwrightError) -> Answer:
+    return {"message": error.given, "allowed": error.allowed, "next": error.next}
+
+
+async def _mistaken(request: Request, error: Exception) -> Response:
+    assert isinstance(error, MeshwrightError), "the handler of these"
+    return JSONResponse({"error": _error_data(error)}, REFUSED)
+
+
+async def _superseded(request: Request, error: Exception) -> Response:
+    return _error(SUPERSEDED, "a newer request came", "", "wait for its answer")
+
+
+async def _too_long(request: Request, error: Exception) -> Response:
+    return _error(REFUSED, f"it takes longer than {LIMIT_S:g} s", "fewer devices or microbatches")
+
+
+async def _unrouted(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException), "the handler of these"
+    return _error(error.status_code, str(error.detail))

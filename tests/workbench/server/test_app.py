@@ -1,0 +1,183 @@
+"""The workbench's paths: documents of states, mistakes in words, searches, what is pasted."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+from starlette.testclient import TestClient
+from tests.workbench.reading import section, values
+from tests.workbench.server.client import STATE, asked, client
+
+from meshwright import Cluster, Model, Workload, import_plan
+from meshwright.prediction.predicted import predict
+from meshwright.specs.plan.file import plan_text
+from meshwright.specs.plan.plan import Plan
+from meshwright.workbench.server.session import Session
+from meshwright.workbench.server.state import asked_of
+
+__all__ = ["client"]
+EVIL = "<script>alert(1)</script>"
+CONFIG = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "intermediate_size": 1408, "vocab_size": 32000, "max_position_embeddings": 4096,
+}  # fmt: skip
+MEGATRON = (
+    "torchrun pretrain_gpt.py --num-layers 12 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 --swiglu "
+    "--disable-bias-linear --untie-embeddings-and-output-weights --vocab-size 1000 --micro-batch-size 2 --global-batch-size "
+    "64 --bf16 --tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer"
+)
+
+
+def test_a_state_is_the_plan_that_it_says(client: TestClient) -> None:
+    data = asked(client, "/api/view", {"state": {**STATE, "zero": "2", "theme": "dark"}, "sequence": 7})
+    cluster = Cluster("8xH100")
+    plan = Plan.of(
+        Model("llama-3.2-1b"), cluster, Workload(16, 1024), pp=2, tp=2, sharding="zero2", sequence_parallel=True,
+        dtype="bfloat16", master_dtype="float32", reduction_dtype="float32",
+    )  # fmt: skip
+    assert data["sequence"] == 7 and data["kind"] == "workbench"
+    assert section(data, "composition")["total_s"] == pytest.approx(predict(plan, cluster).step.value)
+    assert [each["type"] for each in data["sections"]] == ["timeline", "composition", "table", "topology"]
+
+
+def test_words_without_meaning_are_kept_and_told(client: TestClient) -> None:
+    data = asked(client, "/api/view", {"state": {**STATE, "colour": EVIL}, "parts": []})
+    assert any("colour" in note and EVIL in note for note in data["notes"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"model": "llama-3.1-8"}, "model"),
+        ({"model": "/etc/passwd"}, "model"),
+        ({"model": "pasted-0123"}, "pasted into another session"),
+        ({"cluster": "../ours.toml"}, "names no cluster"),
+        ({"cluster": "this computer"}, "device"),
+        ({"cluster": "1000000xH100"}, "devices"),
+        ({"tp": "0"}, "tp"),
+        ({"tp": "3"}, "3"),
+        ({"tp": "9" * 50}, "tp"),
+        ({"seq": "many"}, "seq"),
+        ({"schedule": "./mine.py:wave"}, "schedule"),
+        ({"recompute": "half"}, "recompute"),
+        ({"global-batch": "2000000"}, "at most"),
+        ({"model": 7}, "texts"),
+    ],
+)
+def test_what_cannot_be_is_told_in_words(client: TestClient, words: dict[str, Any], said: str) -> None:
+    error = asked(client, "/api/view", {"state": {**STATE, **words}}, 422)
+    assert said in f"{error['message']} {error['allowed']}" and set(error) == {"message", "allowed", "next"}
+
+
+@pytest.mark.parametrize(
+    "body", [[], "x", {"state": []}, {"state": STATE, "parts": ["all"]}, {"state": STATE, "parts": 3}]
+)
+def test_a_body_that_is_none(client: TestClient, body: Any) -> None:
+    asked(client, "/api/view", body, 422)
+
+
+def test_the_inside_of_a_stage(client: TestClient) -> None:
+    data = asked(client, "/api/segments", {"state": STATE, "stage": 1})
+    (trace,) = section(data, "timeline")["traces"]
+    assert {"ALL_GATHER", "REDUCE_SCATTER"} <= {
+        trace["names"][name] for name in values(trace["columns"]["name"])
+    }
+    assert len(trace["devices"]) == 1
+    assert "stage 5" in asked(client, "/api/segments", {"state": STATE, "stage": 5}, 422)["message"]
+    assert (
+        "nothing"
+        in asked(client, "/api/segments", {"state": {**STATE, "tp": "1"}, "stage": 0}, 422)["message"]
+    )
+
+
+def test_a_search_ends_with_plans_that_can_be_opened(client: TestClient) -> None:
+    id = asked(client, "/api/plan", {"state": STATE}, 202)["job"]
+    ends = time.monotonic() + 60
+    while (found := client.get(f"/api/plan/{id}").json())["state"] in ("waiting", "running"):
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    plans, frontier = (section(found["document"], kind) for kind in ("plans", "frontier"))
+    assert len(plans["ids"]) == len(plans["rows"]) and any(point["is_best"] for point in frontier["points"])
+    opened = asked(client, "/api/view", {"state": dict(parse_qsl(plans["ids"][0])), "parts": ["composition"]})
+    assert opened["facts"][0]["value"] == plans["rows"][0]["step"]
+
+
+def test_a_search_can_be_given_up(client: TestClient) -> None:
+    id = asked(client, "/api/plan", {"state": {"model": "llama-3.1-70b", "cluster": "32x8xH100"}}, 202)["job"]
+    assert client.delete(f"/api/plan/{id}").json()["state"] == "cancelled"
+    time.sleep(0.2)
+    assert client.get(f"/api/plan/{id}").json()["state"] == "cancelled"
+    assert client.get("/api/plan/nothing").status_code == 404
+
+
+def test_a_pasted_model_is_text_wherever_it_is_named(client: TestClient) -> None:
+    name = asked(client, "/api/model", {"text": json.dumps({**CONFIG, "_name_or_path": EVIL})})["name"]
+    data = asked(client, "/api/view", {"state": {**STATE, "model": name}, "parts": ["composition"]})
+    assert data["title"].startswith(EVIL), "as text of JSON; the page never makes markup of it"
+    assert (
+        client.get("/").headers["content-type"].startswith("text/html") and EVIL not in client.get("/").text
+    )
+    assert EVIL in json.dumps(client.get("/api/catalog").json())
+
+
+def test_a_pasted_cluster(client: TestClient) -> None:
+    text = (
+        'schema = 1\nname = "ours"\n[[devices]]\npreset = "H100"\ncount = 8\n[[levels]]\nname = "node"\nnum_devices = 8\n'
+        'bandwidth = "300GB/s"\nlatency = "2us"\nwiring = "switch"\n'
+    )
+    name = asked(client, "/api/cluster", {"text": text})["name"]
+    assert asked(client, "/api/view", {"state": {**STATE, "cluster": name}, "parts": []})["title"].endswith(
+        name
+    )
+    assert "'name' is missing" in asked(client, "/api/cluster", {"text": "schema = 1"}, 422)["message"]
+
+
+def test_code_that_a_text_names_does_not_run(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("open('ran', 'w')")
+    cluster = 'schema = 1\nname = "x"\ncosts = "./mine.py:f"\n[[devices]]\npreset = "H100"\ncount = 8\n'
+    plan = plan_text(Plan.of(Model("gpt2"), Cluster("8xH100"), Workload(16, 1024))).replace(
+        '"1f1b"', '"./mine.py:wave"'
+    )
+    asked(client, "/api/cluster", {"text": cluster}, 422)
+    asked(client, "/api/import", {"text": plan + '\nschedule = "./mine.py:wave"\n'}, 422)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_script_becomes_a_state_that_is_seen_as_it_is(client: TestClient, tmp_path: Path) -> None:
+    taken = asked(client, "/api/import", {"text": MEGATRON, "state": STATE})
+    state = taken["state"]
+    assert (state["tp"], state["micro"], state["zero"], state["seq"]) == ("2", "2", "1", "512")
+    assert taken["notes"][0] == "read as megatron"
+    seen = asked(client, "/api/view", {"state": state, "parts": ["composition"]})
+    script = tmp_path / "run.sh"
+    script.write_text(MEGATRON)
+    plan = import_plan(script, "megatron", cluster="8xH100").plan
+    step = section(seen, "composition")["total_s"]
+    assert step == pytest.approx(predict(plan, Cluster("8xH100"), extrapolate=True).step.value)
+    other = asked(client, "/api/view", {"state": {**state, "tp": "4"}, "parts": ["composition"]})
+    assert section(other, "composition")["total_s"] != step
+
+
+def test_a_plan_comes_back_as_it_was(client: TestClient) -> None:
+    words = {**STATE, "recompute": "full", "schedule": "interleaved_1f1b", "chunks": "2", "zero": "1"}
+    plan = asked_of(words, Session()).plan()
+    taken = asked(client, "/api/import", {"text": plan_text(plan)})
+    assert taken["notes"] == ["read as a plan"]
+    assert asked_of(taken["state"], Session()).plan() == plan
+    assert any("another session" in note for note in asked_of(taken["state"], Session()).notes)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello", "{", '{"a": 1}', "a = [", "--num-layers x", "\x00", "[model]\nname = 3\n"]
+)
+def test_text_that_is_nothing_is_told_in_words(client: TestClient, text: str) -> None:
+    error = asked(client, "/api/import", {"text": text, "state": STATE}, 422)
+    assert error["message"] and "/tmp" not in error["message"]
