@@ -5,6 +5,7 @@
 #   make test-all     the same with the slow tests: everything; before an issue is closed
 #   make lint         ruff, import direction, strict types
 #   make docs         the documentation into site/, strictly
+#   make docs-figures what the pages of Start and Understand show, run again: outputs and figures
 #   make docs-version the documentation of this version beside that of others, in the branch gh-pages (nothing is pushed)
 #   make gpu          what wants a CUDA device, on the one of this machine, with its own PyTorch (PYTHON=/path/to/python3)
 #   make gpu-wheels   the few small packages that `make gpu` needs, for a machine without network
@@ -21,7 +22,7 @@ ifeq ($(strip $(PATH)),)
 export PATH := /usr/local/bin:/usr/bin:/bin
 endif
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-all lint format docs docs-version web bench gpu gpu-wheels wheel clean distclean
+.PHONY: help quickstart test test-all lint format docs docs-figures docs-version web bench gpu gpu-wheels wheel clean distclean
 
 # The first interpreter that starts and is new enough: a pyenv shim may exist and not start.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -85,6 +86,9 @@ format: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+
+docs-figures: $(VENV)/.installed-dev
+	PYTHONPATH=$(CURDIR) $(PY) -m benchmarks.pages
 
 docs-version: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/mike deploy --update-aliases \

@@ -1,0 +1,1 @@
+"""The pages that run what they show: their commands, snippets, outputs and figures, written anew or compared."""
