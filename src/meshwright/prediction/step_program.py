@@ -53,6 +53,15 @@ class StepProgram:
         return price(self.wiring, costs, costs, self.placement, has_demands=self.has_contention)
 
     @property
+    def pipeline_stages(self) -> tuple[int, ...]:
+        """Of every stage of the program the stage of the pipeline of which it is a piece, or a segment of one."""
+        plan = self.plan
+        pieces = num_pieces(plan) if self.cluster.machine.has_streams else executed_pieces(as_executed(plan))
+        of_piece = [stage for stage, count in enumerate(pieces) for _ in range(count)]
+        names = self.wiring.program.tables.stage_names
+        return tuple(of_piece[int(name.partition(":")[0])] for name in names) if names else tuple(of_piece)
+
+    @property
     def has_contention(self) -> bool:
         """Do messages meet on links while it is simulated? Where exchanges have streams of their own, those that could meet
         have one stream, or it is in the fitted factors; not where a routing says the way, which nobody fitted."""

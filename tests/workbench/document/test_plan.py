@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from meshwright import Cluster, Model, Workload
 from meshwright.prediction.predicted import Predicted, predict
 from meshwright.specs.plan.plan import Plan
 from meshwright.workbench.document.plan import plan_document
+from meshwright.workbench.document.segments import segments_document
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,44 @@ def test_it_says_the_step_its_parts_and_every_group_of_devices(found: Predicted)
     critical = values(trace["columns"]["critical"]).astype(bool)
     ends = values(trace["columns"]["end_s"])
     assert ends[critical].max() == ends.max()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"pp": 2, "tp": 1},  # gradients are reduced layer by layer
+        {"pp": 2, "tp": 1, "sharding": "zero3"},
+        {"pp": 2, "tp": 2, "schedule": "interleaved_1f1b", "num_chunks": 2},
+        {"pp": 4, "tp": 1, "schedule": "zbv"},
+        {"pp": 3, "tp": 2, "layers_per_stage": (7, 5, 4)},
+    ],
+)
+def test_rows_name_the_stages_of_the_plan_whatever_the_program_cuts_them_into(fields: dict[str, Any]) -> None:
+    cluster = Cluster("6xH100" if fields["pp"] == 3 else "8xH100")
+    plan = Plan.of(Model("llama-3.2-1b"), cluster, Workload(16, 1024), dtype="bfloat16", **fields)
+    made = predict(plan, cluster, extrapolate=True)
+    (trace,) = section(read(plan_document(made, parts=("timeline",))), "timeline")["traces"]
+    columns = trace["columns"]
+    computes = [place for place, lane in enumerate(trace["lanes"]) if lane["stream"] == "compute"]
+    is_compute = np.isin(values(columns["lane"]), computes)
+    stages = values(columns["stage"])
+    assert set(stages.tolist()) <= set(stages[is_compute].tolist()) == set(range(plan.num_stages))
+    if plan.num_chunks == 1:
+        device = np.array([lane["device"] for lane in trace["lanes"]])[values(columns["lane"])]
+        assert (device == stages).all()
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_the_inside_of_a_stage_is_of_its_own_device_also_where_stages_are_uneven(stage: int) -> None:
+    cluster = Cluster("6xH100")
+    plan = Plan.of(
+        Model("llama-3.2-1b"), cluster, Workload(6, 1024), pp=3, tp=2, layers_per_stage=(8, 5, 3),
+        dtype="bfloat16", sequence_parallel=True,
+    )  # fmt: skip
+    data = read(segments_document(plan.placed(cluster), cluster, stage, most_rows=100_000))
+    (trace,) = section(data, "timeline")["traces"]
+    assert trace["devices"] == [f"pp{stage}"]
+    assert set(values(trace["columns"]["stage"]).tolist()) == {stage}
 
 
 def test_memory_is_that_of_the_ledger_under_the_cap(found: Predicted) -> None:

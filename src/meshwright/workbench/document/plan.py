@@ -67,7 +67,7 @@ def _timeline(found: Predicted, trace: Trace, has_memory: bool, most_rows: int) 
     curves = _curves(found, trace) if has_memory else ()
     drawn = drawn_trace(
         trace, "predicted", wiring=found.made.wiring, memory=curves, cap_bytes=found.cluster.memory_bytes,
-        most_rows=most_rows,
+        most_rows=most_rows, stages=found.made.pipeline_stages,
     )  # fmt: skip
     return TimelineSection(
         "timeline", "Timeline", [drawn], LEDGER_NOTE if curves and not trace.memory else ""

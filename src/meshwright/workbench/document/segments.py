@@ -32,13 +32,16 @@ def segments_document(plan: Plan, cluster: ClusterSpec, stage: int, *, most_rows
         )
     found = _in_segments(plan, cluster)
     trace = found.trace()
-    (device, *_) = found.program.tables.devices_of_stage[_first_segment(plan, found, stage)]
+    (device, *_) = found.program.tables.devices_of_stage[found.made.pipeline_stages.index(stage)]
     lists = tuple(
         number
         for number in range(found.program.num_lists)
         if found.program.coordinates(number)["pp"] == device
     )
-    drawn = drawn_trace(trace, f"stage {stage}", wiring=found.made.wiring, most_rows=most_rows, lists=lists)
+    drawn = drawn_trace(
+        trace, f"stage {stage}", wiring=found.made.wiring, most_rows=most_rows, lists=lists,
+        stages=found.made.pipeline_stages,
+    )  # fmt: skip
     section = TimelineSection("segments", f"Inside stage {stage}", [drawn], NOTE)
     return Document("plan", f"Stage {stage} of {plan.model.name}", found.description, sections=[section])
 
@@ -48,8 +51,3 @@ def _in_segments(plan: Plan, cluster: ClusterSpec) -> Predicted:
     work = replace(plan.workload, global_batch=NUM_MICROBATCHES * plan.microbatch_size * plan.dp)
     few = plan.changed(schedule=PLAIN if plan.num_chunks == 1 else PLAIN_IN_CHUNKS, workload=work, passes=())
     return predict(few, cluster, extrapolate=True, in_segments=True)
-
-
-def _first_segment(plan: Plan, found: Predicted, stage: int) -> int:
-    """The first of the program's stages that is a segment of a plan's stage: all stages are cut alike, in their order."""
-    return stage * (found.program.tables.num_stages // plan.num_stages)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,6 +43,7 @@ def drawn_trace(
     most_rows: int = MOST_ROWS,
     iteration: int = -1,
     lists: tuple[int, ...] | None = None,
+    stages: Sequence[int] | None = None,
 ) -> DrawnTrace:
     """One iteration (the last unless given).
 
@@ -50,6 +53,7 @@ def drawn_trace(
         cap_bytes: what a device may hold.
         most_rows: where there are more, what runs at evenly spaced moments is drawn.
         lists: those of the program that are drawn; None: all.
+        stages: of every stage of the program the stage that people know; None: itself.
     """
     program = trace.program
     start_s, end_s = trace.start_s[iteration], trace.end_s[iteration]
@@ -77,7 +81,7 @@ def drawn_trace(
         "end_s": Column.of_seconds(row_end_s),
         "kind": Column.of_whole(np.array(kind_of_name or [0])[name[rows]]),
         "name": Column.of_whole(name[rows]),
-        "stage": Column.of_whole(program.columns.stage[rows]),
+        "stage": Column.of_whole(_stage_of_row(program, stages)[rows]),
         "microbatch": Column.of_whole(microbatches_of(program, names, name[rows], program.columns.microbatch[rows])),
     }  # fmt: skip
     if wiring is not None:
@@ -89,6 +93,12 @@ def drawn_trace(
         _memory(trace.memory if memory is None else memory, [lists[0] for lists in shown], origin_s, span_s),
         cap_bytes, is_sampled,
     )  # fmt: skip
+
+
+def _stage_of_row(program: Program, stages: Sequence[int] | None) -> Rows:
+    """The stage that people know of every row."""
+    own = program.columns.stage.astype(np.int64)
+    return own if stages is None else np.array(stages, dtype=np.int64)[own]
 
 
 def _evenly(count: int, most: int) -> list[int]:
