@@ -12,7 +12,7 @@ from tests.workbench.drawn_case import UNFRIENDLY, document, sections
 
 Opening = Callable[..., Any]
 CATALOG = {
-    "models": [{"name": "llama-70b", "title": UNFRIENDLY, "layers": 80, "heads": 64, "experts": 0}],
+    "models": [{"name": "llama-70b", "title": UNFRIENDLY, "tps": [1, 2, 4, 8], "experts": 0}],
     "clusters": [{"name": "64xH100", "title": "64 H100", "devices": 64}],
     "schedules": ["1f1b", "gpipe"],
     "recomputes": ["none", "full"],
@@ -75,7 +75,7 @@ class Told:
         self.is_held.wait(10)
         state = body["state"]
         if state.get("seq") == "7":
-            return 422, {"error": REFUSAL}
+            return 200, {"error": REFUSAL}
         title = " ".join(f"{word}={state[word]}" for word in ("dp", "tp", "pp", "cp"))
         parts = [] if body["parts"] == ["binds"] else document()["sections"][:1]
         binds = [each for each in sections() if each["type"] in body["parts"]]
@@ -163,10 +163,6 @@ def test_a_refusal_is_text_and_the_view_stays(open_page: Opening, told: Told) ->
     page.get_by_label("Tokens a sequence").fill("2048")
     until(page, "document.querySelector('h1')?.innerText.startsWith('dp=8')")
     assert page.get_by_role("alert").count() == 0
-    # The browser itself tells of answers that are not 200; the page says nothing.
-    open_page.said.remove(
-        "error: Failed to load resource: the server responded with a status of 422 (Unprocessable Entity)"
-    )
 
 
 @pytest.mark.slow

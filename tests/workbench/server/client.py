@@ -31,8 +31,16 @@ def client() -> Iterator[TestClient]:
 
 
 def asked(client: TestClient, path: str, body: Any, status: int = 200) -> dict[str, Any]:
-    """The answer to a POST; of a mistake the error itself."""
+    """The answer to a POST that is not refused."""
     answer = client.post(path, json=body)
-    assert answer.status_code == status, answer.text
     found: dict[str, Any] = answer.json()
-    return found["error"] if status >= 400 else found
+    assert answer.status_code == status and "error" not in found, answer.text
+    return found
+
+
+def refused(client: TestClient, path: str, body: Any) -> dict[str, Any]:
+    """The error of a POST that is refused; it is an answer, so that a browser's console stays empty."""
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()["error"]
+    return found

@@ -11,14 +11,14 @@ from urllib.parse import parse_qsl
 import pytest
 from starlette.testclient import TestClient
 from tests.workbench.reading import section, values
-from tests.workbench.server.client import STATE, asked, client
+from tests.workbench.server.client import STATE, asked, client, refused
 
 from meshwright import Cluster, Model, Workload, import_plan
 from meshwright.prediction.predicted import predict
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import Plan
 from meshwright.workbench.server.session import Session
-from meshwright.workbench.server.state import asked_of
+from meshwright.workbench.server.state import asked_of, words_of
 
 __all__ = ["client"]
 EVIL = "<script>alert(1)</script>"
@@ -70,7 +70,7 @@ def test_words_without_meaning_are_kept_and_told(client: TestClient) -> None:
     ],
 )
 def test_what_cannot_be_is_told_in_words(client: TestClient, words: dict[str, Any], said: str) -> None:
-    error = asked(client, "/api/view", {"state": {**STATE, **words}}, 422)
+    error = refused(client, "/api/view", {"state": {**STATE, **words}})
     assert said in f"{error['message']} {error['allowed']}" and set(error) == {"message", "allowed", "next"}
 
 
@@ -78,7 +78,7 @@ def test_what_cannot_be_is_told_in_words(client: TestClient, words: dict[str, An
     "body", [[], "x", {"state": []}, {"state": STATE, "parts": ["all"]}, {"state": STATE, "parts": 3}]
 )
 def test_a_body_that_is_none(client: TestClient, body: Any) -> None:
-    asked(client, "/api/view", body, 422)
+    refused(client, "/api/view", body)
 
 
 def test_the_inside_of_a_stage(client: TestClient) -> None:
@@ -88,10 +88,9 @@ def test_the_inside_of_a_stage(client: TestClient) -> None:
         trace["names"][name] for name in values(trace["columns"]["name"])
     }
     assert len(trace["devices"]) == 1
-    assert "stage 5" in asked(client, "/api/segments", {"state": STATE, "stage": 5}, 422)["message"]
+    assert "stage 5" in refused(client, "/api/segments", {"state": STATE, "stage": 5})["message"]
     assert (
-        "nothing"
-        in asked(client, "/api/segments", {"state": {**STATE, "tp": "1"}, "stage": 0}, 422)["message"]
+        "nothing" in refused(client, "/api/segments", {"state": {**STATE, "tp": "1"}, "stage": 0})["message"]
     )
 
 
@@ -105,6 +104,18 @@ def test_a_search_ends_with_plans_that_can_be_opened(client: TestClient) -> None
     assert len(plans["ids"]) == len(plans["rows"]) and any(point["is_best"] for point in frontier["points"])
     opened = asked(client, "/api/view", {"state": dict(parse_qsl(plans["ids"][0])), "parts": ["composition"]})
     assert opened["facts"][0]["value"] == plans["rows"][0]["step"]
+
+
+@pytest.mark.parametrize("word", [{"precision": "fp32"}, {"offload": "optimizer"}])
+def test_what_was_found_does_not_hide_a_word_that_changes(client: TestClient, word: dict[str, str]) -> None:
+    session = Session()
+    plan = asked_of(STATE, session).plan().changed(overlap=())
+    words = dict(parse_qsl(words_of(plan, STATE, session)))
+    assert asked_of(words, session).plan() == plan
+    changed = asked_of({**words, **word}, session).plan()
+    assert changed.overlap == () and changed != plan
+    assert changed.dtype == ("float32" if "precision" in word else plan.dtype)
+    assert len(changed.passes) == ("offload" in word)
 
 
 def test_a_search_can_be_given_up(client: TestClient) -> None:
@@ -130,11 +141,34 @@ def test_a_pasted_cluster(client: TestClient) -> None:
         'schema = 1\nname = "ours"\n[[devices]]\npreset = "H100"\ncount = 8\n[[levels]]\nname = "node"\nnum_devices = 8\n'
         'bandwidth = "300GB/s"\nlatency = "2us"\nwiring = "switch"\n'
     )
-    name = asked(client, "/api/cluster", {"text": text})["name"]
+    found = asked(client, "/api/cluster", {"text": text})
+    name = found["name"]
+    assert found["devices"] == 8 and found in client.get("/api/catalog").json()["clusters"]
     assert asked(client, "/api/view", {"state": {**STATE, "cluster": name}, "parts": []})["title"].endswith(
         name
     )
-    assert "'name' is missing" in asked(client, "/api/cluster", {"text": "schema = 1"}, 422)["message"]
+    assert "'name' is missing" in refused(client, "/api/cluster", {"text": "schema = 1"})["message"]
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-70b", "mixtral-8x7b", "qwen3-8b"])
+def test_the_catalog_says_the_degrees_that_a_model_allows(client: TestClient, model: str) -> None:
+    found = {each["name"]: each for each in client.get("/api/catalog").json()["models"]}[model]
+    state = {**STATE, "model": model, "cluster": "32x8xH100", "global-batch": "256", "pp": "1"}
+    tps = [tp for tp in (1, 2, 4, 8, 16, 32) if is_seen(client, {**state, "tp": str(tp)})]
+    assert tps == [tp for tp in found["tps"] if tp <= 32]
+    for ep in (2, 4, 8, 16) if found["experts"] else ():
+        is_allowed = found["experts"] % ep == 0
+        assert is_seen(client, {**state, "tp": "1", "ep": str(ep)}) == is_allowed
+
+
+def test_the_catalog_says_how_many_devices_a_cluster_has(client: TestClient) -> None:
+    for each in client.get("/api/catalog").json()["clusters"]:
+        assert each["name"].startswith("pasted-") or each["devices"] == Cluster(each["name"]).num_devices
+
+
+def is_seen(client: TestClient, state: dict[str, str]) -> bool:
+    body = {"state": state, "parts": ["composition"]}
+    return "error" not in client.post("/api/view", json=body).json()
 
 
 def test_code_that_a_text_names_does_not_run(
@@ -146,8 +180,8 @@ def test_code_that_a_text_names_does_not_run(
     plan = plan_text(Plan.of(Model("gpt2"), Cluster("8xH100"), Workload(16, 1024))).replace(
         '"1f1b"', '"./mine.py:wave"'
     )
-    asked(client, "/api/cluster", {"text": cluster}, 422)
-    asked(client, "/api/import", {"text": plan + '\nschedule = "./mine.py:wave"\n'}, 422)
+    refused(client, "/api/cluster", {"text": cluster})
+    refused(client, "/api/import", {"text": plan + '\nschedule = "./mine.py:wave"\n'})
     assert not (tmp_path / "ran").exists()
 
 
@@ -179,5 +213,5 @@ def test_a_plan_comes_back_as_it_was(client: TestClient) -> None:
     "text", ["", "hello", "{", '{"a": 1}', "a = [", "--num-layers x", "\x00", "[model]\nname = 3\n"]
 )
 def test_text_that_is_nothing_is_told_in_words(client: TestClient, text: str) -> None:
-    error = asked(client, "/api/import", {"text": text, "state": STATE}, 422)
+    error = refused(client, "/api/import", {"text": text, "state": STATE})
     assert error["message"] and "/tmp" not in error["message"]

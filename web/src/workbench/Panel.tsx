@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import type { Words } from "../address";
 import { Slider } from "./Slider";
-import { degree, DEGREES, devicesOf, divisors, filled, moved, refusal, taken, TITLES } from "./degrees";
+import { degree, DEGREES, devicesOf, divisors, merged, moved, refusal, taken, TITLES } from "./degrees";
 import type { Catalog, Named } from "./server";
 
 export interface PanelProps {
@@ -49,9 +49,7 @@ function NumberField({ word, title, least, props }: { word: string; title: strin
 function ClusterField({ props }: { props: PanelProps }) {
   const { catalog, words } = props;
   const set = (cluster: string): void => {
-    const next: Words = { ...words, cluster };
-    delete next.dp;
-    props.move(filled(next, catalog.clusters));
+    props.move(merged(words, { cluster }, catalog.clusters));
     props.rest();
   };
   return (

@@ -6,7 +6,7 @@ import { Document } from "../sections/Document";
 import { choose, type Choice } from "../theme";
 import { ThemeSwitch } from "../ThemeSwitch";
 import type { View } from "../timeline/paint";
-import { filled } from "./degrees";
+import { filled, merged } from "./degrees";
 import { Newest } from "./newest";
 import { Panel } from "./Panel";
 import { PasteDialog, type Paste } from "./PasteDialog";
@@ -91,15 +91,16 @@ export function Workbench() {
   const onView = useMemo(() => (view: View | null): void => keep(wordsOf(view)), []);
   const rest = (): void => write(latest.current, true);
   const go = (next: Words): void => { take(next); rest(); };
+  const merge = (others: Words): void => go(merged(latest.current, others, known.current?.clusters ?? []));
   const open = (id: string): void => {
-    go({ ...latest.current, ...parse(id) });
+    merge(parse(id));
     document.querySelector("main")?.scrollIntoView();
   };
   const pasting = (what: "model" | "cluster" | "script"): void => setPaste(pasteOf(what, async (text) => {
     if (what === "script") {
       const found = await server.imported(text, planWords(latest.current));
       note(found.notes ?? []);
-      return go({ ...latest.current, ...found.state });
+      return merge(found.state);
     }
     const found = await server.pasted(what, text);
     if (known.current) {
@@ -107,7 +108,7 @@ export function Workbench() {
       known.current = { ...known.current, [list]: [...known.current[list].filter((each) => each.name !== found.name), found] };
       setCatalog(known.current);
     }
-    go({ ...latest.current, [what]: found.name });
+    merge({ [what]: found.name });
   }));
   const whole = shown && { ...shown, notes: [...notes, ...(shown.notes ?? [])], sections: ordered(shown, inside, planning.found, later) };
   return (

@@ -25,6 +25,12 @@ export function devicesOf(cluster: string | undefined, known: Named[]): number |
   return sizes?.reduce((product, each) => product * each, 1);
 }
 
+/** Words that others were merged into, with dp taking the devices that are left where those say no dp. */
+export function merged(words: Words, others: Words, known: Named[]): Words {
+  const { dp: _, ...rest } = words;
+  return filled({ ...rest, ...others }, known);
+}
+
 /** The words with dp taking the devices that are left, where they say no dp. */
 export function filled(words: Words, known: Named[]): Words {
   const devices = devicesOf(words.cluster, known), others = taken({ ...words, dp: "1" });
@@ -42,8 +48,8 @@ export function refusal(words: Words, which: Degree, value: number, devices: num
   }
   if (others * value > devices) return `${others} × ${value} is more than ${devices} devices`;
   if (devices % (others * value)) return `${devices} devices are not divided by ${others} × ${value}`;
-  if (which === "tp" && model?.heads && model.heads % value) return `${model.heads} heads are not divided by ${value}`;
-  if (which === "pp" && model?.layers && value > model.layers) return `${model.layers} layers make no ${value} stages`;
+  if (!(isFilled && which !== "dp") && others * value < devices) return `${others} × ${value} leaves some of ${devices} devices without work`;
+  if (which === "tp" && model?.tps && !model.tps.includes(value)) return `the model is divided by ${model.tps.join(", ")}, not by ${value}`;
   return null;
 }
 

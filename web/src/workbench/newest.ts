@@ -1,4 +1,6 @@
 // Questions of which only the newest matters: one is under way, one waits, and what is older is dropped.
+import { Superseded } from "./server";
+
 export class Newest<Q, A> {
   private waiting: Q | null = null;
   private isAsking = false;
@@ -30,7 +32,8 @@ export class Newest<Q, A> {
       const answer = await this.ask(question, sequence);
       if (sequence === this.sequence) this.answered(answer, question, this.waiting === null);
     } catch (error) {
-      if (this.waiting === null && sequence === this.sequence) this.failed(error as Error, question);
+      if (error instanceof Superseded) this.waiting ??= question;
+      else if (this.waiting === null && sequence === this.sequence) this.failed(error as Error, question);
     }
     this.isAsking = false;
     void this.next();

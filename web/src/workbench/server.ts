@@ -4,11 +4,14 @@ import type { Words } from "../address";
 
 export interface Refusal { message: string; allowed?: string | string[] | null; next?: string | null }
 export class Refused extends Error {
-  constructor(readonly refusal: Refusal, readonly status: number) { super(refusal.message); }
+  constructor(readonly refusal: Refusal) { super(refusal.message); }
 }
+/** Another page asked later, and this question was dropped. */
+export class Superseded extends Refused {}
 
 export interface Named {
-  name: string; title?: string; devices?: number; layers?: number; heads?: number; experts?: number;
+  name: string; title?: string; devices?: number; // of a cluster
+  tps?: number[]; experts?: number; // of a model: tensor-parallel degrees that divide it, and what ep divides
 }
 type Choice = string | { name: string; title?: string };
 export interface Catalog {
@@ -27,10 +30,11 @@ async function asked<T>(method: string, path: string, body?: unknown): Promise<T
       method, ...(body === undefined ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } }),
     });
   } catch {
-    throw new Refused({ message: "The workbench does not answer.", next: "Start `meshwright view` again and reload this page." }, 0);
+    throw new Refused({ message: "The workbench does not answer.", next: "Start `meshwright view` again and reload this page." });
   }
-  const found = await answer.json().catch(() => ({})) as T & { error?: Refusal };
-  if (!answer.ok) throw new Refused(found.error ?? { message: `${path} answered ${answer.status}` }, answer.status);
+  const found = await answer.json().catch(() => ({})) as T & { error?: Refusal; is_superseded?: boolean };
+  if (found.error) throw new (found.is_superseded ? Superseded : Refused)(found.error);
+  if (!answer.ok) throw new Refused({ message: `${path} answered ${answer.status}` });
   return found;
 }
 

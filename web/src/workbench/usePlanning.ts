@@ -30,7 +30,6 @@ export function usePlanning(refuse: (error: Error) => void): Planning {
           return;
         }
         if (answer.document) find(answer.document);
-        if (answer.error) refused.current(new server.Refused(answer.error, 400));
       } catch (error) {
         if (!isOver) refused.current(error as Error);
       }

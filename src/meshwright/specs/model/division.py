@@ -30,7 +30,7 @@ def check_division(model: ModelShape, tp: int, expert_tp: int = 0) -> None:
     for block in model.kinds:
         missed = [f"{count} {what}" for what, count in divided_counts(block).items() if count % tp]
         if missed:
-            allowed = ", ".join(map(str, _degrees(model)))
+            allowed = ", ".join(map(str, degrees(model)))
             raise PlanError(
                 f"tp={tp} does not divide the {' and '.join(missed)} of {model.name}",
                 allowed=f"a tensor-parallel degree that gives every device whole ones: {allowed}",
@@ -54,8 +54,8 @@ def divides(model: ModelShape, tp: int, expert_tp: int = 0) -> bool:
     return True
 
 
-def _degrees(model: ModelShape) -> Iterator[int]:
-    """All that the rule allows, in rising order."""
+def degrees(model: ModelShape) -> Iterator[int]:
+    """All tensor-parallel degrees that the rule allows the blocks of a model, in rising order."""
     common = gcd(*(count for block in model.kinds for count in divided_counts(block).values()))
     return (degree for degree in range(1, common + 1) if common % degree == 0)
 

@@ -13,35 +13,31 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from meshwright import catalog
 from meshwright.prediction.predicted import predict
 from meshwright.specs.data_text import json_of
 from meshwright.specs.error import MeshwrightError, SpecError
-from meshwright.specs.plan.plan import RECOMPUTES
 from meshwright.workbench.document.document import Document, plain_json
 from meshwright.workbench.document.plan import PARTS, plan_document
 from meshwright.workbench.document.segments import segments_document
 from meshwright.workbench.page import SCRIPT, SERVED_POLICY, STYLE, asset, workbench_page
+from meshwright.workbench.server.choices import choices, cluster_choice, model_choice
 from meshwright.workbench.server.guard import MOST_BODY_BYTES, LoopbackGuard
 from meshwright.workbench.server.newest import NewestFirst, Superseded, TookTooLong
 from meshwright.workbench.server.pasted import pasted_cluster, pasted_job, pasted_model
 from meshwright.workbench.server.search_job import SearchJob, SearchJobs
 from meshwright.workbench.server.session import Session
 from meshwright.workbench.server.state import (
-    DEFAULTS,
     MOST_CELLS,
     MOST_DEVICES,
-    OFFLOADS,
-    PRECISIONS,
-    SHARDINGS,
     asked_of,
 )
 
 LIMIT_S = 30.0  # that one view may take
 MOST_DRAWN_ROWS = 400_000  # over loopback: 64 devices with 512 microbatches
-CLUSTERS = ("8xH100", "2x8xH100", "8x8xH100", "32x8xH100", "8xA100", "8x8xA100", "8x8xH200", "8x8xB200")
 LATER = ("binds",)  # parts that take seconds, and are asked for alone
-REFUSED, SUPERSEDED, NOT_FOUND = 422, 409, 404
+# What the package refuses is an answer like others, an object with `error`: a browser would tell of each other number on its
+# console, as of a failure. What no page of ours asks for has the numbers of HTTP.
+ANSWERED, NOT_FOUND = 200, 404
 Answer = Mapping[str, Any]
 
 
@@ -104,9 +100,16 @@ class Workbench:
         if what == "import":
             work = partial(self._job_of, text, body.get("state", {}))
         else:
-            read = pasted_model if what == "model" else pasted_cluster
-            work = lambda: {"name": read(text, self.session)}  # noqa: E731
+            work = partial(self._model_of if what == "model" else self._cluster_of, text)
         return _json(await self.insides.run(work))
+
+    def _model_of(self, text: str) -> Answer:
+        name = pasted_model(text, self.session)
+        return model_choice(name, self.session.models[name])
+
+    def _cluster_of(self, text: str) -> Answer:
+        name = pasted_cluster(text, self.session)
+        return cluster_choice(name, self.session.clusters[name])
 
     def _job_of(self, text: str, given: object) -> Answer:
         asked_of(given, self.session)
@@ -116,34 +119,10 @@ class Workbench:
 
     async def catalog(self, request: Request) -> Response:
         """What a state may say."""
-        models = [{"name": name, "title": name} for name in catalog.names("models")]
-        pasted = [
-            {"name": name, "title": f"{model.name} (pasted)"} for name, model in self.session.models.items()
-        ]
-        clusters = [{"name": name, "title": name} for name in CLUSTERS]
-        clusters += [
-            {"name": name, "title": f"{name} ({each.num_devices:,} devices)"}
-            for name, each in self.session.clusters.items()
-        ]
-        return _json(
-            {
-                "models": [*models, *pasted],
-                "clusters": clusters,
-                "schedules": list(catalog.names("schedules")),
-                "recomputes": list(RECOMPUTES),
-                "precisions": list(PRECISIONS),
-                "zeros": list(SHARDINGS),
-                "offloads": list(OFFLOADS),
-                "parts": list(PARTS),
-                "defaults": dict(DEFAULTS),
-                "limits": {
-                    "devices": MOST_DEVICES,
-                    "cells": MOST_CELLS,
-                    "body_bytes": MOST_BODY_BYTES,
-                    "seconds": LIMIT_S,
-                },
-            }
-        )
+        limits = {
+            "devices": MOST_DEVICES, "cells": MOST_CELLS, "body_bytes": MOST_BODY_BYTES, "seconds": LIMIT_S,
+        }  # fmt: skip
+        return _json({**choices(self.session), "limits": limits})
 
     def close(self) -> None:
         """Nothing works any more."""
@@ -229,15 +208,16 @@ def _error_data(error: MeshwrightError) -> Answer:
 
 async def _mistaken(request: Request, error: Exception) -> Response:
     assert isinstance(error, MeshwrightError), "the handler of these"
-    return JSONResponse({"error": _error_data(error)}, REFUSED)
+    return JSONResponse({"error": _error_data(error)}, ANSWERED)
 
 
 async def _superseded(request: Request, error: Exception) -> Response:
-    return _error(SUPERSEDED, "a newer request came", "", "wait for its answer")
+    said = {"message": "a newer request came", "allowed": "", "next": "ask again"}
+    return JSONResponse({"error": said, "is_superseded": True}, ANSWERED)
 
 
 async def _too_long(request: Request, error: Exception) -> Response:
-    return _error(REFUSED, f"it takes longer than {LIMIT_S:g} s", "fewer devices or microbatches")
+    return _error(ANSWERED, f"it takes longer than {LIMIT_S:g} s", "fewer devices or microbatches")
 
 
 async def _unrouted(request: Request, error: Exception) -> Response:

@@ -15,7 +15,7 @@ from meshwright.specs.data_text import json_of, toml_of
 from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.plan.plan import Plan
 from meshwright.workbench.server.session import Session
-from meshwright.workbench.server.state import DEFAULTS, PRECISIONS, asked_of, words_of
+from meshwright.workbench.server.state import DEFAULTS, asked_of, words_of
 
 TITAN = ("training", "parallelism")  # tables of torchtitan's files
 MODEL_KEYS = ("architectures", "model_type", "hidden_size", "n_embd")
@@ -90,18 +90,9 @@ def _of_plan(plan: Plan, session: Session, given: Mapping[str, str], notes: tupl
     known = preset_model(plan.model.name)
     model = plan.model.name if known == plan.model else session.keep_model(plan.model)
     cluster = plan.cluster or given.get("cluster", DEFAULTS["cluster"])
-    precision = next(
-        (word for word, fields in PRECISIONS.items() if _has(plan, fields)), DEFAULTS["precision"]
-    )
-    words = dict(
-        parse_qsl(words_of(plan, {"model": model, "cluster": cluster, "precision": precision}, session))
-    )
+    words = dict(parse_qsl(words_of(plan, {"model": model, "cluster": cluster}, session)))
     asked_of(words, session).plan()
     return PastedState(words, notes)
-
-
-def _has(plan: Plan, fields: Mapping[str, str]) -> bool:
-    return plan.float8 == fields.get("float8", "") and plan.dtype == fields["dtype"]
 
 
 def _form_of(text: str) -> str:

@@ -123,17 +123,15 @@ def _carried(made: Plan, base: Plan) -> Plan:
 
 
 def words_of(plan: Plan, said: Mapping[str, str], session: Session) -> str:
-    """A plan in the words of the state, with the names of model, cluster and formats that were said: the address behind #.
+    """A plan in the words of the state, with the names of model and cluster that were said: the address behind #.
     The plan is kept for its `base`."""
-    names = {
-        name: value for name, value in said.items() if name in ("model", "cluster", "precision", "offload")
-    }
+    names = {name: said[name] for name in ("model", "cluster")}
     return urlencode({**names, **_words(plan), "base": session.keep_plan(plan)})
 
 
 def _words(plan: Plan) -> dict[str, str]:
     """What words say of a plan's own choices; the data-parallel degree follows from the others."""
-    sharding = {name: word for word, name in SHARDINGS.items()}
+    sharding, names = {name: word for word, name in SHARDINGS.items()}, {each.name for each in plan.passes}
     found = {"global-batch": str(plan.workload.global_batch), "seq": str(plan.workload.sequence_length)}
     found |= {name: str(getattr(plan, name)) for name in DEGREES if name != "dp"}
     found |= {
@@ -141,7 +139,17 @@ def _words(plan: Plan) -> dict[str, str]:
         "schedule": plan.schedule,
         "chunks": str(plan.num_chunks),
     }
+    offloads = [word for word, passes in OFFLOADS.items() if {each.name for each in passes} & names]
+    found |= {"precision": _precision(plan), "offload": next(iter(offloads), DEFAULTS["offload"])}
     return found | {"micro": str(plan.microbatch_size), "recompute": plan.recompute}
+
+
+def _precision(plan: Plan) -> str:
+    """The word whose formats a plan computes in; of a plan that computes in none of them the usual one."""
+    for word, fields in PRECISIONS.items():
+        if plan.dtype == fields["dtype"] and bool(plan.float8) == ("float8" in fields):
+            return word
+    return DEFAULTS["precision"]
 
 
 def _parsed(name: str, words: Mapping[str, str], parse: Callable[[str], int]) -> int:

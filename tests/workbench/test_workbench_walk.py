@@ -1,0 +1,182 @@
+"""The real server in a real browser, as a person walks through it: a slider, a plan, a zoom, a shared link, pasted texts."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+from tests.workbench.conftest import until, violations
+from tests.workbench.server.test_app import CONFIG, EVIL, MEGATRON
+
+from meshwright.workbench.server.app import Workbench, create_app
+from meshwright.workbench.server.serving import listening_on
+
+SMALL = "#model=llama-3.2-1b&cluster=8xH100&global-batch=16&seq=1024&tp=2&pp=2"
+CLUSTER = """schema = 1
+name = "ours"
+[[devices]]
+preset = "H100"
+count = 4
+[[levels]]
+name = "node"
+num_devices = 4
+bandwidth = "300GB/s"
+latency = "2us"
+wiring = "switch"
+"""
+PATIENCE_S = 60.0
+Opening = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Of a workbench, as `meshwright view` serves it."""
+    workbench = Workbench()
+    with listening_on(0) as listening:
+        port = listening.getsockname()[1]
+        server = uvicorn.Server(
+            uvicorn.Config(create_app(workbench, port), log_level="warning", lifespan="off")
+        )
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{port}/"
+        server.should_exit = True
+        thread.join(10)
+    workbench.close()
+
+
+@pytest.fixture
+def walked(browser: Any, address: str) -> Iterator[Opening]:
+    """Opens pages of the workbench; at the end no page may have said anything on its console."""
+    said, opened = list[str](), list[Any]()
+
+    def opening(state: str = SMALL) -> Any:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}"))
+        opened.append(page)
+        page.goto(address + state)
+        settled(page)
+        return page
+
+    yield opening
+    for page in opened:
+        page.close()
+    assert said == []
+
+
+def settled(page: Any) -> None:
+    """Waits until the page shows what its address says."""
+    until(
+        page,
+        "document.querySelector('canvas.lanes[data-mode]') || document.querySelector('.error')",
+        PATIENCE_S,
+    )
+    until(
+        page,
+        "![...document.querySelectorAll('nav [role=status]')].some((each) => each.innerText)",
+        PATIENCE_S,
+    )
+
+
+def step(page: Any) -> str:
+    """The step's time, as the facts say it."""
+    found: str = page.locator("dl.figures div").first.inner_text()
+    return found
+
+
+def words(page: Any) -> dict[str, str]:
+    """The address."""
+    found: dict[str, str] = page.evaluate("Object.fromEntries(new URLSearchParams(location.hash.slice(1)))")
+    return found
+
+
+def paste(page: Any, button: str, text: str) -> None:
+    page.get_by_role("button", name=button).click()
+    page.locator("#paste-text").fill(text)
+    page.get_by_role("button", name="Read it").click()
+    until(page, "!document.querySelector('dialog')", PATIENCE_S)
+    settled(page)
+
+
+def test_a_slider_moves_the_view_and_a_refusal_is_told_without_an_error_of_the_browser(
+    walked: Opening,
+) -> None:
+    page = walked()
+    before = step(page)
+    page.get_by_role("slider", name="Pipeline stages").focus()
+    page.keyboard.press("ArrowRight")
+    until(page, "location.hash.includes('pp=4')")
+    settled(page)
+    assert step(page) != before and page.get_by_role("alert").count() == 0
+    page.get_by_label("Tokens a sequence").fill("-3")
+    page.get_by_role("alert").wait_for()
+    assert "seq" in page.get_by_role("alert").inner_text()
+    page.get_by_label("Tokens a sequence").fill("1024")
+    until(page, "!document.querySelector('[role=alert]')", PATIENCE_S)
+
+
+@pytest.mark.slow
+def test_a_plan_that_was_found_is_shown_as_its_row_says_it(walked: Opening) -> None:
+    page = walked()
+    page.get_by_role("button", name="Plan: search for the best").click()
+    table = page.get_by_role("region", name="Ranked plans")
+    table.wait_for(timeout=1e3 * 2 * PATIENCE_S)
+    heads = table.locator("th").all_inner_texts()
+    column = next(place for place, head in enumerate(heads) if head.startswith("step"))
+    rows = table.locator("tbody tr")
+    assert rows.count() > 1
+    for place in range(rows.count()):
+        expected = rows.nth(place).locator("td").nth(column).inner_text()
+        rows.nth(place).get_by_role("button").click()
+        settled(page)
+        assert page.get_by_role("alert").count() == 0, page.get_by_role("alert").first.inner_text()
+        assert expected in step(page)
+        used = page.locator(".product").inner_text()
+        assert used.endswith("✓"), used
+    page.get_by_label("Precision").select_option("fp32")
+    settled(page)
+    assert expected not in step(page), "what was found does not hide a word that changed"
+
+
+@pytest.mark.slow
+def test_a_shared_link_shows_the_same_view(walked: Opening) -> None:
+    page = walked()
+    page.get_by_role("slider", name="Tensor parallel").focus()
+    page.keyboard.press("ArrowLeft")
+    settled(page)
+    page.locator("canvas.lanes").first.focus()
+    page.keyboard.press("+")
+    page.keyboard.press("+")
+    until(page, "location.hash.includes('t1=')")
+    other = walked(f"#{page.evaluate('location.hash.slice(1)')}")
+    assert words(other) == words(page) and step(other) == step(page)
+    for each in (page, other):
+        each.locator("details.rows summary").first.click()
+    captions = [each.locator("details.rows caption").first.inner_text() for each in (page, other)]
+    assert captions[0] == captions[1] and "ms" in captions[0]
+    page.reload()
+    settled(page)
+    assert step(page) == step(other)
+
+
+@pytest.mark.slow
+def test_pasted_texts_are_seen_and_names_are_text(walked: Opening) -> None:
+    page = walked()
+    paste(page, "Paste a Megatron script", MEGATRON)
+    assert (words(page)["tp"], words(page)["micro"]) == ("2", "2")
+    assert page.get_by_role("alert").count() == 0
+    assert page.locator(".product").inner_text().endswith("✓")
+    paste(page, "Paste a model", json.dumps({**CONFIG, "_name_or_path": EVIL}))
+    assert words(page)["model"].startswith("pasted-")
+    assert EVIL in page.locator("h1").inner_text() and EVIL in page.locator("#w-model").inner_text()
+    assert page.locator("main script").count() == 0
+    paste(page, "Paste a cluster", CLUSTER)
+    assert words(page)["cluster"].startswith("pasted-")
+    assert "= 4 of 4 devices" in page.locator(".product").inner_text()
+    assert violations(page) == []
