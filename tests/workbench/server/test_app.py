@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from pathlib import Path
@@ -11,12 +12,13 @@ from urllib.parse import parse_qsl
 import pytest
 from starlette.testclient import TestClient
 from tests.workbench.reading import section, values
-from tests.workbench.server.client import STATE, asked, client, refused
+from tests.workbench.server.client import PORT, STATE, asked, client, refused
 
 from meshwright import Cluster, Model, Workload, import_plan
 from meshwright.prediction.predicted import predict
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import Plan
+from meshwright.workbench.server.app import Workbench, create_app
 from meshwright.workbench.server.session import Session
 from meshwright.workbench.server.state import asked_of, words_of
 
@@ -116,6 +118,19 @@ def test_what_was_found_does_not_hide_a_word_that_changes(client: TestClient, wo
     assert changed.overlap == () and changed != plan
     assert changed.dtype == ("float32" if "precision" in word else plan.dtype)
     assert len(changed.passes) == ("offload" in word)
+
+
+def test_what_is_there_before_the_first_view_is_not_collected_again_with_every_move() -> None:
+    gc.unfreeze()
+    workbench = Workbench()
+    try:
+        workbench.warm()
+        seen = TestClient(create_app(workbench, PORT), base_url=f"http://127.0.0.1:{PORT}")
+        asked(seen, "/api/view", {"state": STATE, "parts": []})
+        assert gc.get_freeze_count() > 0
+    finally:
+        workbench.close()
+        gc.unfreeze()
 
 
 def test_a_search_can_be_given_up(client: TestClient) -> None:

@@ -62,3 +62,17 @@ def test_whoever_waits_too_long_is_told_and_the_thread_is_not_asked_twice_at_onc
         queue.close()
 
     asyncio.run(scene())
+
+
+def test_what_is_to_be_first_is_first_and_its_mistake_is_nobodys() -> None:
+    def fails() -> None:
+        done.append("first")
+        raise RuntimeError("a mistake")
+
+    async def scene() -> str:
+        queue.first(fails)
+        return await queue.run(lambda: "".join([*done, " then asked"]))
+
+    done, queue = list[str](), NewestFirst(10.0)
+    assert asyncio.run(scene()) == "first then asked"
+    queue.close()

@@ -1,5 +1,5 @@
 // A timeline section: traces under one another on one time axis, with search, differences and memory.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Trace } from "../document";
 import { count } from "../quantity";
 import { useTheme } from "../theme";
@@ -133,7 +133,7 @@ export function Timeline(props: TimelineProps) {
     if (board.axis) resized.observe(board.axis);
     return () => { stops.forEach((stop) => stop?.()); resized.disconnect(); board.stop(); };
   }, [traces.length]);
-  useEffect(() => board.redraw());
+  useLayoutEffect(() => board.redraw()); // with the frame that shows the rest
   useEffect(() => {
     const pressed = (event: KeyboardEvent): void => {
       const target = event.target as HTMLElement;

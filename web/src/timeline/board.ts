@@ -68,7 +68,7 @@ export class Board {
   redraw(): void {
     if (!this.asked) this.asked = requestAnimationFrame(() => { this.asked = 0; this.draw(); });
   }
-  stop(): void { cancelAnimationFrame(this.asked); }
+  stop(): void { cancelAnimationFrame(this.asked); this.asked = 0; }
 
   private scene(height: number, scroll: number, hovered: number, path: Uint32Array | null): Scene {
     return {

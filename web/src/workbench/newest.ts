@@ -4,7 +4,6 @@ import { Superseded } from "./server";
 export class Newest<Q, A> {
   private waiting: Q | null = null;
   private isAsking = false;
-  private frame = 0;
   sequence = 0;
 
   constructor(
@@ -13,10 +12,10 @@ export class Newest<Q, A> {
     private readonly failed: (error: Error, question: Q) => void,
   ) {}
 
-  /** Asks with the next frame; a newer question takes the place of one that waits. */
+  /** Asks at once, or when what is under way is answered; a newer question takes the place of one that waits. */
   put(question: Q): void {
     this.waiting = question;
-    if (!this.frame) this.frame = requestAnimationFrame(() => { this.frame = 0; void this.next(); });
+    void this.next();
   }
   /** Forgets what waits; an answer that is under way is dropped. */
   drop(): void {

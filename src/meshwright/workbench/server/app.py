@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,7 @@ from meshwright.workbench.server.pasted import pasted_cluster, pasted_job, paste
 from meshwright.workbench.server.search_job import SearchJob, SearchJobs
 from meshwright.workbench.server.session import Session
 from meshwright.workbench.server.state import (
+    DEFAULTS,
     MOST_CELLS,
     MOST_DEVICES,
     asked_of,
@@ -34,7 +36,7 @@ from meshwright.workbench.server.state import (
 
 LIMIT_S = 30.0  # that one view may take
 MOST_DRAWN_ROWS = 400_000  # over loopback: 64 devices with 512 microbatches
-LATER = ("binds",)  # parts that take seconds, and are asked for alone
+EVERY_MOVE = tuple(part for part in PARTS if part != "binds")  # which takes seconds, and is asked for alone
 # What the package refuses is an answer like others, an object with `error`: a browser would tell of each other number on its
 # console, as of a failure. What no page of ours asks for has the numbers of HTTP.
 ANSWERED, NOT_FOUND = 200, 404
@@ -48,6 +50,16 @@ class Workbench:
         self.session = Session()
         self.jobs = SearchJobs(self.session)
         self.views, self.insides = NewestFirst(LIMIT_S), NewestFirst(LIMIT_S)
+
+    def warm(self) -> None:
+        """Begin what the first view would wait for: kernels are compiled, measured costs read. What is there then stays, and
+        the collector of cyclic garbage need not look at it with every move again."""
+        self.views.first(self._warmed)
+
+    def _warmed(self) -> None:
+        choices(self.session)
+        self._document(DEFAULTS, EVERY_MOVE).to_json()
+        gc.freeze()
 
     async def view(self, request: Request) -> Response:
         """A state's document, and the request's sequence number back."""
@@ -179,7 +191,7 @@ async def _body(request: Request) -> Answer:
 
 def _parts(given: object) -> tuple[str, ...]:
     if given is None:
-        return tuple(part for part in PARTS if part not in LATER)
+        return EVERY_MOVE
     if not isinstance(given, list) or not all(part in PARTS for part in given):
         raise SpecError("parts are not those of a document", allowed=", ".join(PARTS))
     return tuple(given)

@@ -28,6 +28,10 @@ class NewestFirst:
         self._waiting: asyncio.Future[None] | None = None
         self._is_busy = False
 
+    def first(self, work: Callable[[], object]) -> None:
+        """Have this worked at before all else; nobody waits for it, and what it raises nobody hears."""
+        self._pool.submit(work)
+
     async def run(self, work: Callable[[], T]) -> T:
         """What `work` returns. Raises what it raises, Superseded, or TookTooLong."""
         async with asyncio.timeout(self.limit_s) as limit:

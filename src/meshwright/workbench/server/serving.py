@@ -24,6 +24,7 @@ def serve_workbench(port: int, announce: Callable[[str], None]) -> None:
     with listening_on(port) as listening:
         address = listening.getsockname()[1]
         workbench = Workbench()
+        workbench.warm()
         config = uvicorn.Config(
             create_app(workbench, address), log_level="warning", access_log=False, http="h11", ws="none", lifespan="off",
             limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=1,
