@@ -12,7 +12,7 @@ import pytest
 from meshwright.reports.page.report import Figure
 from meshwright.workbench import page
 from meshwright.workbench.document.document import Document
-from meshwright.workbench.page import file_page, workbench_page
+from meshwright.workbench.page import file_page, served_page
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&<!--"
 CODE = "show('</script>');"
@@ -41,5 +41,5 @@ def test_only_its_own_script_may_run(is_built: bool) -> None:
 
 
 def test_the_served_page_has_no_document(is_built: bool) -> None:
-    text = workbench_page()
+    text = served_page()
     assert 'id="document"' not in text and '<script src="/app.js">' in text

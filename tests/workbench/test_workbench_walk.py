@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
 from tests.workbench.conftest import until, violations
 from tests.workbench.server.test_app import CONFIG, EVIL, MEGATRON
+from tests.workbench.server.test_run_app import line
 
+from meshwright.workbench.document.followed import FollowedRun
 from meshwright.workbench.server.app import Workbench, create_app
+from meshwright.workbench.server.run_app import create_run_app
 from meshwright.workbench.server.serving import listening_on
 
 SMALL = "#model=llama-3.2-1b&cluster=8xH100&global-batch=16&seq=1024&tp=2&pp=2"
@@ -32,20 +38,25 @@ PATIENCE_S = 60.0
 Opening = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """Of a workbench, as `meshwright view` serves it."""
-    workbench = Workbench()
+@contextmanager
+def served(create: Callable[[int], Any]) -> Iterator[str]:
+    """The address of an application, as `meshwright view` serves it."""
     with listening_on(0) as listening:
         port = listening.getsockname()[1]
-        server = uvicorn.Server(
-            uvicorn.Config(create_app(workbench, port), log_level="warning", lifespan="off")
-        )
+        server = uvicorn.Server(uvicorn.Config(create(port), log_level="warning", lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{port}/"
         server.should_exit = True
         thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Of a workbench."""
+    workbench = Workbench()
+    with served(partial(create_app, workbench)) as found:
+        yield found
     workbench.close()
 
 
@@ -54,14 +65,15 @@ def walked(browser: Any, address: str) -> Iterator[Opening]:
     """Opens pages of the workbench; at the end no page may have said anything on its console."""
     said, opened = list[str](), list[Any]()
 
-    def opening(state: str = SMALL) -> Any:
+    def opening(state: str = SMALL, site: str = address) -> Any:
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}"))
         opened.append(page)
-        page.goto(address + state)
-        settled(page)
+        page.goto(site + state)
+        if site == address:
+            settled(page)
         return page
 
     yield opening
@@ -180,3 +192,18 @@ def test_pasted_texts_are_seen_and_names_are_text(walked: Opening) -> None:
     assert words(page)["cluster"].startswith("pasted-")
     assert "= 4 of 4 devices" in page.locator(".product").inner_text()
     assert violations(page) == []
+
+
+@pytest.mark.slow
+def test_the_page_of_a_run_grows_with_it(walked: Opening, tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text(line(1))
+    with served(partial(create_run_app, FollowedRun(file))) as site:
+        page = walked("", site)
+        until(page, "document.querySelector('.live')")
+        assert "1 step," in page.locator("header.about").inner_text()
+        with file.open("a") as writing:
+            writing.write(line(2) + line(3))
+        until(page, "document.querySelector('header.about').innerText.includes('3 steps')")
+        assert EVIL in page.get_by_label("Notes").last.inner_text()
+        page.close()

@@ -25,8 +25,10 @@ export function Opened({ document: given }: { document: ViewDocument }) {
       try {
         const answer = await fetch(url);
         if (!answer.ok) throw new Error(`${url} answered ${answer.status}`);
+        const found = await answer.json() as ViewDocument & { error?: { message: string } };
+        if (found.error) throw new Error(found.error.message);
         say("");
-        show(await answer.json() as ViewDocument);
+        show(found);
       } catch (error) {
         say(`The run cannot be followed now: ${(error as Error).message}`);
         show({ ...shown });

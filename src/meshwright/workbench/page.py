@@ -56,22 +56,22 @@ def file_page(document: Document) -> str:
         style=f"<style>{_inside(style or '')}</style>",
         still=_still(document),
         missing="" if script else f"<p>{escape(MISSING)}</p>{_still(document)}",
-        data=f'<script type="application/json" id="document">{script_safe(document.text())}</script>\n',
+        data=_embedded(document),
         script=f"<script>{code}</script>",
     )
 
 
-def workbench_page() -> str:
-    """The page of the server, which asks it for documents."""
+def served_page(document: Document | None = None) -> str:
+    """The page of a server, which asks it for documents; without one to begin with it is the workbench."""
     missing = "" if asset(SCRIPT) else f"<p>{escape(MISSING)}</p>"
     return PAGE.format(
         schema=SCHEMA,
         policy="",
-        title=escape(WORKBENCH_TITLE),
+        title=escape(WORKBENCH_TITLE if document is None else document.title),
         style=f'<link rel="stylesheet" href="/{STYLE}">',
-        still="The workbench needs scripts.",
+        still="The workbench needs scripts." if document is None else _still(document),
         missing=missing,
-        data="",
+        data="" if document is None else _embedded(document),
         script=f'<script src="/{SCRIPT}"></script>',
     )
 
@@ -85,6 +85,10 @@ def asset(name: str) -> str | None:
 def script_safe(text: str) -> str:
     """JSON that cannot end its script element."""
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _embedded(document: Document) -> str:
+    return f'<script type="application/json" id="document">{script_safe(document.text())}</script>\n'
 
 
 def _inside(code: str) -> str:

@@ -38,3 +38,11 @@ def test_what_cannot_be_viewed_is_a_mistake(run: Runner, opened: list[str], tmp_
     for given in ((bad,), (tmp_path / "absent.toml",), ("gpt2",)):
         done = run("view", *given, "--no-open")
         assert done.code == 2 and "Traceback" not in done.stderr
+
+
+def test_one_run_is_followed_and_nothing_else(run: Runner, opened: list[str], tmp_path: Path) -> None:
+    for given in ((), (tmp_path / "a.jsonl", tmp_path / "b.jsonl")):
+        done = run("view", *given, "--follow", "--no-open")
+        assert done.code == 2 and "--follow" in done.stderr
+    done = run("view", tmp_path / "absent.jsonl", "--follow", "--no-open")
+    assert done.code == 2 and "cannot be read" in done.stderr

@@ -41,14 +41,21 @@ def view(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="Of the workbench; 0: the system chooses one.")
     ] = 0,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Serve a run, whose page grows with its metrics.")
+    ] = False,
     opens: Annotated[bool, typer.Option("--open/--no-open", help="Show the page in the browser.")] = True,
 ) -> Result:
     """Show files as one self-contained page in the browser; without a file, serve the workbench on this computer.
 
+    --follow serves the page of a training that goes on: loss, tokens/s, predicted beside measured steps, drift.
+
     -o FILE.html keeps the page of a plan, program, trace, run, validation, sweep or load. Two traces stand beside each other.
     """
-    if not files:
-        return _served(out, port, opens)
+    if follow and (files is None or len(files) != 1):
+        raise SpecError("--follow without one run", allowed="meshwright view RUN --follow")
+    if not files or follow:
+        return _served(out, port, opens, files[0] if files else None)
     where = None if cluster is None else cluster_named(cluster)
     document = open_document(files, cluster=where, extrapolate=extrapolate)
     page = file_page(document)
@@ -61,25 +68,28 @@ def view(
     return Result(data, _view(document, data), forms)
 
 
-def _served(out: Output, port: int, opens: bool) -> Result:
-    """The workbench, until Ctrl-C."""
+def _served(out: Output, port: int, opens: bool, run: Path | None) -> Result:
+    """The workbench, or the page of a run that goes on, until Ctrl-C."""
     if out.is_json or out.path is not None or out.report_path is not None:
         raise SpecError(
-            "the workbench has no result to write", allowed=ALLOWED, next="meshwright view FILE -o FILE.html"
+            "what is served has no result to write", allowed=ALLOWED, next="meshwright view FILE -o FILE.html"
         )
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ExecutionError(
-            f"the workbench needs {' and '.join(missing)}", next="pip install 'meshwright[view]'"
+            f"a page that is served needs {' and '.join(missing)}", next="pip install 'meshwright[view]'"
         )
-    from meshwright.workbench.server.serving import serve_workbench
+    from meshwright.workbench.server.serving import serve_run, serve_workbench
 
     def announce(url: str) -> None:
-        out.note(f"the workbench is at {url} (Ctrl-C ends it)")
+        out.note(f"{'the workbench' if run is None else run.name} is at {url} (Ctrl-C ends it)")
         if opens:
             webbrowser.open(url)
 
-    serve_workbench(port, announce)
+    if run is None:
+        serve_workbench(port, announce)
+    else:
+        serve_run(run, port, announce)
     return Result({}, is_silent=True)
 
 

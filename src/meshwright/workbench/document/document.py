@@ -252,6 +252,14 @@ Section = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Follow:
+    """That a document grows: where a page asks for it again, and how often."""
+
+    url: str
+    every_s: float
+
+
 @dataclass(frozen=True, eq=False)
 class Document:
     """What one page shows: facts, and sections in the order in which they are read."""
@@ -262,10 +270,14 @@ class Document:
     facts: Sequence[Figure] = ()
     notes: Sequence[str] = ()
     sections: Sequence[Section] = ()
+    follow: Follow | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, ready for `json.dumps`."""
-        return {"schema": SCHEMA, **plain_json(self)}
+        found: dict[str, Any] = {"schema": SCHEMA, **plain_json(self)}
+        if self.follow is None:
+            del found["follow"]
+        return found
 
     def text(self) -> str:
         """The JSON itself."""

@@ -16,6 +16,7 @@ from meshwright.specs.error import SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.workbench.document.document import Document
+from meshwright.workbench.document.followed import METRICS, newest_metrics
 from meshwright.workbench.document.plan import plan_document
 from meshwright.workbench.document.result import result_document
 from meshwright.workbench.document.run import metrics_of, run_document
@@ -26,7 +27,6 @@ ALLOWED = (
     "wrote with --json; or two traces"
 )
 MOST_BYTES = 256 << 20  # of a file of JSON
-METRICS = "*.jsonl"
 
 
 def open_document(
@@ -71,14 +71,14 @@ def _document(file: Path, cluster: str | ClusterSpec | None, extrapolate: bool) 
 
 def _folder(folder: Path) -> Document:
     """A run: the newest metrics in a folder."""
-    files = sorted(folder.glob(METRICS), key=lambda each: each.stat().st_mtime)
-    if not files:
+    newest = newest_metrics(folder)
+    if newest is None:
         raise SpecError(
             f"the folder {folder} has no metrics of a training",
             allowed=f"a folder with {METRICS}",
             next="train with --metrics FILE.jsonl",
         )
-    return run_document(folder, metrics_of(_text(files[-1]), files[-1].name))
+    return run_document(folder, metrics_of(_text(newest), newest.name))
 
 
 def _word(found: Any) -> str:

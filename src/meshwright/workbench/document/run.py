@@ -25,18 +25,19 @@ DRIFT = {each.name for each in fields(Drift)}
 Row = Mapping[str, Any]
 
 
-def metrics_of(text: str, where: str) -> list[Row]:
-    """The lines of a metrics file; the last, which may just be written, may be half a line.
+def metrics_of(text: str, where: str, first: int = 1) -> list[Row]:
+    """The lines of a metrics file; the last, which may just be written, may be half a line. `first`: its number
+    in the file.
 
     Raises SpecError where a line is no object with a step.
     """
     lines = [line for line in text.splitlines() if line.strip()]
     found: list[Row] = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, first):
         try:
             row = json_of(line)
         except (ValueError, json.JSONDecodeError) as error:
-            if number == len(lines) and found and not text.endswith("\n"):
+            if number == first + len(lines) - 1 and found and not text.endswith("\n"):
                 break
             raise SpecError(
                 f"{where}, line {number} is no JSON: {error}", allowed="a line of JSON a step"
@@ -72,7 +73,7 @@ def run_document(path: Path, rows: Sequence[Row]) -> Document:
     return Document(
         "run",
         path.name,
-        f"{len(rows):,} steps, the last is {last[NEEDED]:,}",
+        f"{len(rows):,} step{'s' if len(rows) > 1 else ''}, the last is {last[NEEDED]:,}",
         _figures(rows),
         _drifts(rows),
         sections,

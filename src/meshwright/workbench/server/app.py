@@ -9,18 +9,26 @@ from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from meshwright.prediction.predicted import predict
 from meshwright.specs.data_text import json_of
-from meshwright.specs.error import MeshwrightError, SpecError
-from meshwright.workbench.document.document import Document, plain_json
+from meshwright.specs.error import SpecError
+from meshwright.workbench.document.document import Document
 from meshwright.workbench.document.plan import PARTS, plan_document
 from meshwright.workbench.document.segments import segments_document
-from meshwright.workbench.page import SCRIPT, SERVED_POLICY, STYLE, asset, workbench_page
+from meshwright.workbench.server.answer import (
+    ASSETS,
+    HANDLERS,
+    NOT_FOUND,
+    Answer,
+    data_answer,
+    error_answer,
+    error_data,
+    page_answer,
+)
 from meshwright.workbench.server.choices import choices, cluster_choice, model_choice
 from meshwright.workbench.server.guard import MOST_BODY_BYTES, LoopbackGuard
 from meshwright.workbench.server.newest import NewestFirst, Superseded, TookTooLong
@@ -37,10 +45,6 @@ from meshwright.workbench.server.state import (
 LIMIT_S = 30.0  # that one view may take
 MOST_DRAWN_ROWS = 400_000  # over loopback: 64 devices with 512 microbatches
 EVERY_MOVE = tuple(part for part in PARTS if part != "binds")  # which takes seconds, and is asked for alone
-# What the package refuses is an answer like others, an object with `error`: a browser would tell of each other number on its
-# console, as of a failure. What no page of ours asks for has the numbers of HTTP.
-ANSWERED, NOT_FOUND = 200, 404
-Answer = Mapping[str, Any]
 
 
 class Workbench:
@@ -66,7 +70,7 @@ class Workbench:
         body = await _body(request)
         parts = _parts(body.get("parts"))
         document = await self.views.run(partial(self._document, body.get("state"), parts))
-        return _json({**document.to_json(), "sequence": body.get("sequence")})
+        return data_answer({**document.to_json(), "sequence": body.get("sequence")})
 
     def _document(self, state: object, parts: tuple[str, ...]) -> Document:
         asked = asked_of(state, self.session)
@@ -81,7 +85,7 @@ class Workbench:
         if not isinstance(stage, int) or isinstance(stage, bool):
             raise SpecError("stage is no whole number", allowed='{"state": {...}, "stage": 0}')
         document = await self.insides.run(partial(self._segments, body.get("state"), stage))
-        return _json({**document.to_json(), "sequence": body.get("sequence")})
+        return data_answer({**document.to_json(), "sequence": body.get("sequence")})
 
     def _segments(self, state: object, stage: int) -> Document:
         asked = asked_of(state, self.session)
@@ -91,15 +95,15 @@ class Workbench:
     async def plan(self, request: Request) -> Response:
         """Begin a search."""
         asked = asked_of((await _body(request)).get("state"), self.session)
-        return _json({"job": self.jobs.start(asked).id}, 202)
+        return data_answer({"job": self.jobs.start(asked).id}, 202)
 
     async def job(self, request: Request) -> Response:
         """How far a search is, or what it found; with DELETE it is given up."""
         id = request.path_params["id"]
         job = self.jobs.cancel(id) if request.method == "DELETE" else self.jobs.find(id)
         if job is None:
-            return _error(NOT_FOUND, "there is no such search", "", "begin another")
-        return _json(_told(job))
+            return error_answer("there is no such search", "", "begin another", status=NOT_FOUND)
+        return data_answer(_told(job))
 
     async def pasted(self, request: Request) -> Response:
         """A job, a model or a cluster from a text."""
@@ -113,7 +117,7 @@ class Workbench:
             work = partial(self._job_of, text, body.get("state", {}))
         else:
             work = partial(self._model_of if what == "model" else self._cluster_of, text)
-        return _json(await self.insides.run(work))
+        return data_answer(await self.insides.run(work))
 
     def _model_of(self, text: str) -> Answer:
         name = pasted_model(text, self.session)
@@ -134,7 +138,7 @@ class Workbench:
         limits = {
             "devices": MOST_DEVICES, "cells": MOST_CELLS, "body_bytes": MOST_BODY_BYTES, "seconds": LIMIT_S,
         }  # fmt: skip
-        return _json({**choices(self.session), "limits": limits})
+        return data_answer({**choices(self.session), "limits": limits})
 
     def close(self) -> None:
         """Nothing works any more."""
@@ -147,8 +151,7 @@ def create_app(workbench: Workbench, port: int) -> LoopbackGuard:
     """The ASGI application, for requests to this port of the loopback interface."""
     routes = [
         Route("/", _page),
-        Route(f"/{SCRIPT}", partial(_asset, SCRIPT, "text/javascript")),
-        Route(f"/{STYLE}", partial(_asset, STYLE, "text/css")),
+        *ASSETS,
         Route("/api/catalog", workbench.catalog),
         Route("/api/view", workbench.view, methods=["POST"]),
         Route("/api/segments", workbench.segments, methods=["POST"]),
@@ -159,23 +162,12 @@ def create_app(workbench: Workbench, port: int) -> LoopbackGuard:
             for what in ("import", "model", "cluster")
         ),
     ]
-    handlers: dict[Any, Any] = {
-        MeshwrightError: _mistaken, Superseded: _superseded, TookTooLong: _too_long, HTTPException: _unrouted,
-    }  # fmt: skip
+    handlers = {**HANDLERS, Superseded: _superseded, TookTooLong: _too_long}
     return LoopbackGuard(Starlette(routes=routes, exception_handlers=handlers), port)
 
 
 async def _page(request: Request) -> Response:
-    return Response(
-        workbench_page(), media_type="text/html", headers={"content-security-policy": SERVED_POLICY}
-    )
-
-
-async def _asset(name: str, media_type: str, request: Request) -> Response:
-    text = asset(name)
-    if text is None:
-        return _error(NOT_FOUND, f"{name} was not built", "", "make web")
-    return Response(text, media_type=media_type)
+    return page_answer()
 
 
 async def _body(request: Request) -> Answer:
@@ -202,36 +194,14 @@ def _told(job: SearchJob) -> Answer:
     if job.document is not None:
         found["document"] = job.document.to_json()
     if job.error is not None:
-        found["error"] = _error_data(job.error)
+        found["error"] = error_data(job.error)
     return found
-
-
-def _json(data: Answer, status: int = 200) -> Response:
-    return JSONResponse(plain_json(data), status)
-
-
-def _error(status: int, message: str, allowed: str = "", next: str = "") -> Response:
-    return JSONResponse({"error": {"message": message, "allowed": allowed, "next": next}}, status)
-
-
-def _error_data(error: MeshwrightError) -> Answer:
-    return {"message": error.given, "allowed": error.allowed, "next": error.next}
-
-
-async def _mistaken(request: Request, error: Exception) -> Response:
-    assert isinstance(error, MeshwrightError), "the handler of these"
-    return JSONResponse({"error": _error_data(error)}, ANSWERED)
 
 
 async def _superseded(request: Request, error: Exception) -> Response:
     said = {"message": "a newer request came", "allowed": "", "next": "ask again"}
-    return JSONResponse({"error": said, "is_superseded": True}, ANSWERED)
+    return data_answer({"error": said, "is_superseded": True})
 
 
 async def _too_long(request: Request, error: Exception) -> Response:
-    return _error(ANSWERED, f"it takes longer than {LIMIT_S:g} s", "fewer devices or microbatches")
-
-
-async def _unrouted(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException), "the handler of these"
-    return _error(error.status_code, str(error.detail))
+    return error_answer(f"it takes longer than {LIMIT_S:g} s", "fewer devices or microbatches")

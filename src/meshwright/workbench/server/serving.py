@@ -1,14 +1,19 @@
-"""serve_workbench: the server on a port of the loopback interface, until Ctrl-C."""
+"""serve_workbench, serve_run: servers on a port of the loopback interface, until Ctrl-C."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import uvicorn
 
 from meshwright.specs.error import ExecutionError
+from meshwright.workbench.document.followed import FollowedRun
 from meshwright.workbench.server.app import Workbench, create_app
+from meshwright.workbench.server.guard import LoopbackGuard
+from meshwright.workbench.server.run_app import create_run_app
 
 HOST = "127.0.0.1"
 MOST_CONNECTIONS = 64
@@ -22,19 +27,37 @@ def serve_workbench(port: int, announce: Callable[[str], None]) -> None:
     Raises ExecutionError where the port is taken.
     """
     with listening_on(port) as listening:
-        address = listening.getsockname()[1]
         workbench = Workbench()
         workbench.warm()
-        config = uvicorn.Config(
-            create_app(workbench, address), log_level="warning", access_log=False, http="h11", ws="none", lifespan="off",
-            limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=1,
-            h11_max_incomplete_event_size=MOST_HEADER_BYTES, server_header=False,
-        )  # fmt: skip
         try:
-            announce(f"http://{HOST}:{address}/")
-            uvicorn.Server(config).run(sockets=[listening])
+            _serve(listening, partial(create_app, workbench), announce)
         finally:
             workbench.close()
+
+
+def serve_run(path: Path, port: int, announce: Callable[[str], None]) -> None:
+    """The page of a run that goes on, until Ctrl-C; port and `announce` as of `serve_workbench`.
+
+    Raises SpecError as `FollowedRun.document`, ExecutionError where the port is taken.
+    """
+    run = FollowedRun(path)
+    run.document()
+    with listening_on(port) as listening:
+        _serve(listening, partial(create_run_app, run), announce)
+
+
+def _serve(
+    listening: socket.socket, create: Callable[[int], LoopbackGuard], announce: Callable[[str], None]
+) -> None:
+    """Answer what comes to a socket, until Ctrl-C."""
+    port = listening.getsockname()[1]
+    config = uvicorn.Config(
+        create(port), log_level="warning", access_log=False, http="h11", ws="none", lifespan="off",
+        limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES, server_header=False,
+    )  # fmt: skip
+    announce(f"http://{HOST}:{port}/")
+    uvicorn.Server(config).run(sockets=[listening])
 
 
 def listening_on(port: int) -> socket.socket:
