@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -18,6 +20,7 @@ from meshwright import Cluster, Model, Workload, import_plan
 from meshwright.prediction.predicted import predict
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import Plan
+from meshwright.workbench.document.document import Document
 from meshwright.workbench.server.app import Workbench, create_app
 from meshwright.workbench.server.session import Session
 from meshwright.workbench.server.state import asked_of, words_of
@@ -131,6 +134,27 @@ def test_what_is_there_before_the_first_view_is_not_collected_again_with_every_m
     finally:
         workbench.close()
         gc.unfreeze()
+
+
+def test_a_move_does_not_wait_for_what_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, workbench = threading.Event(), Workbench()
+    made = workbench._document
+
+    def held(state: object, parts: tuple[str, ...]) -> Document:
+        assert "binds" not in parts or gate.wait(30)
+        return made(state, parts)
+
+    monkeypatch.setattr(workbench, "_document", held)
+    with (
+        TestClient(create_app(workbench, PORT), base_url=f"http://127.0.0.1:{PORT}") as seen,
+        ThreadPoolExecutor() as pool,
+    ):
+        later = pool.submit(asked, seen, "/api/view", {"state": STATE, "parts": ["binds"]})
+        assert asked(seen, "/api/view", {"state": STATE, "parts": ["composition"]})["sections"]
+        assert not later.done()
+        gate.set()
+        assert later.result()["sections"]
+    workbench.close()
 
 
 def test_a_search_can_be_given_up(client: TestClient) -> None:

@@ -16,7 +16,7 @@ export function Figure({ trace, layout, panel, label, onKey, onScroll }: {
         <strong>{trace.label}</strong>
         <span class="badge">{trace.source}</span>
         <span>{seconds(trace.span)}</span>
-        <span>{count(devices)} devices{layout.bands.length < devices ? `, drawn as ${count(layout.bands.length)} groups` : ""}</span>
+        <span>{count(devices)} devices{layout.bands.length < devices ? `, drawn as ${count(layout.bands.length)} group${layout.bands.length > 1 ? "s" : ""}` : ""}</span>
         <span>{count(trace.rows)} rows{trace.isSampled ? " (sampled: there were more)" : ""}</span>
       </figcaption>
       <div class="scroller" style={{ height: `${height}px` }} ref={(node) => { panel.scroller = node; }} onScroll={onScroll}>

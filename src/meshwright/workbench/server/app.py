@@ -54,6 +54,7 @@ class Workbench:
         self.session = Session()
         self.jobs = SearchJobs(self.session)
         self.views, self.insides = NewestFirst(LIMIT_S), NewestFirst(LIMIT_S)
+        self.later = NewestFirst(LIMIT_S)  # what follows when moves rest: the next move does not wait for it
 
     def warm(self) -> None:
         """Begin what the first view would wait for: kernels are compiled, measured costs read. What is there then stays, and
@@ -69,7 +70,8 @@ class Workbench:
         """A state's document, and the request's sequence number back."""
         body = await _body(request)
         parts = _parts(body.get("parts"))
-        document = await self.views.run(partial(self._document, body.get("state"), parts))
+        queue = self.views if set(parts) <= set(EVERY_MOVE) else self.later
+        document = await queue.run(partial(self._document, body.get("state"), parts))
         return data_answer({**document.to_json(), "sequence": body.get("sequence")})
 
     def _document(self, state: object, parts: tuple[str, ...]) -> Document:
@@ -145,6 +147,7 @@ class Workbench:
         self.jobs.close()
         self.views.close()
         self.insides.close()
+        self.later.close()
 
 
 def create_app(workbench: Workbench, port: int) -> LoopbackGuard:
