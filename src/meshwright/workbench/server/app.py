@@ -44,7 +44,7 @@ from meshwright.workbench.server.state import (
 
 LIMIT_S = 30.0  # that one view may take
 MOST_DRAWN_ROWS = 400_000  # over loopback: 64 devices with 512 microbatches
-EVERY_MOVE = tuple(part for part in PARTS if part != "binds")  # which takes seconds, and is asked for alone
+EVERY_MOVE = tuple(part for part in PARTS if part != "binds")  # asked for alone: it prices many
 
 
 class Workbench:
