@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import shlex
 import textwrap
@@ -21,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from meshwright.cli import main
 
@@ -67,7 +69,8 @@ def run(page: Path, folder: Path) -> Written:
     names: dict[str, Any] = {"__name__": "page"}
     printed: str | None = None
     parts, at = [], 0
-    with contextlib.chdir(folder):
+    beside = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    with contextlib.chdir(folder), patch.dict(os.environ, beside, clear=True):  # as wide as where nobody says
         for block in blocks(text):
             content = block.content
             if block.language == "text" and printed is not None:

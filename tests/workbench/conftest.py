@@ -28,7 +28,7 @@ TYPES = {
 Answer = tuple[int, dict[str, Any]]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")  # while the driver runs nobody else in this process may run an event loop
 def browser() -> Iterator[Any]:
     """Chromium without a window; where it or playwright is absent the test is skipped, and says so."""
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

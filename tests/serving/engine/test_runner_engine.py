@@ -98,11 +98,12 @@ def said(
     end_ids: tuple[int, ...] = (),
     mask_of: MaskOf = no_mask,
     num_lanes: int = 1,
+    starts: bool = False,
 ) -> Outputs:
     """What an engine says."""
     host = 16 if policy.preemption == "swap" else 0
     runner = HashRunner(num_blocks, BLOCK_TOKENS, host)
-    if num_lanes > 1:
+    if num_lanes > 1 or starts:
         runner = PipelinedHashRunner(num_blocks, BLOCK_TOKENS, host, num_lanes)
     clock, outputs = VirtualClock(), Outputs()
     pool, host_pool = (
@@ -150,6 +151,14 @@ def test_every_way_says_what_obvious_code_says(case: dict[str, int]) -> None:
             for output in range(request.num_outputs):
                 assert outputs.tokens[request.id, output] == expected, (seed, request)
                 assert outputs.reasons[request.id, output] == "length"
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_runner_that_could_start_steps_and_has_one_lane_is_told_tokens_that_are_there(depth: int) -> None:
+    requests = requests_of(4, 12, 1)
+    outputs = said(requests, ContinuousBatching(), 40, depth, starts=True)
+    for request in requests:
+        assert outputs.tokens[request.id, 0] == greedy_output(request.prompt or (), request.max_output_tokens)
 
 
 @pytest.mark.parametrize(("depth", "num_lanes"), [(1, 1), (2, 1), (1, 2)])

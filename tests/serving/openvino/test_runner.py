@@ -189,6 +189,7 @@ def test_a_runner_that_is_closed_lets_go_of_its_blocks_and_may_be_closed_again(l
 def test_a_process_that_let_go_of_two_models_still_takes_a_signal(llama) -> None:
     program = f"""if True:
         import signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever began these tests may ignore it
         from meshwright.serving.openvino.runner import OpenVinoOptions, OpenVinoRunner
         options = OpenVinoOptions("float32", num_blocks=4)
         runners = [OpenVinoRunner({str(llama[0].folder)!r}, options) for _ in range(2)]

@@ -9,7 +9,6 @@ import contextlib
 import inspect
 import os
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -21,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from meshwright.cli.frame.option_group import group_from, group_of, options_in
 from meshwright.cli.frame.output import EVERY_FORM, FAILED, INTERRUPTED, Output, Result
+from meshwright.specs.data_text import toml_of
 from meshwright.specs.error import MeshwrightError, UnknownNameError
 from meshwright.specs.slot import TRUST
 
@@ -80,8 +80,8 @@ def _config_of(args: Sequence[str]) -> tuple[Path | None, list[str]]:
 
 def _settings_of(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return toml_of(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise typer.BadParameter(f"{file} cannot be read: {error}") from error
 
 

@@ -87,7 +87,9 @@ class RunnerEngine:
         self._num_submitted = self._num_polled = 0
         self._lock = threading.Lock()  # the sampler, between this thread and the one that runs
         self._thread = StepThread() if self.depth > 1 else None
-        self._pipeline = runner if isinstance(runner, PipelinedRunner) else None
+        # One that could start steps at once may have a single lane: with a thread its steps wait for the tokens before them.
+        is_behind = self._thread is not None
+        self._pipeline = runner if isinstance(runner, PipelinedRunner) and not is_behind else None
 
     def submit(self, batch: Batch, now_s: float, until_s: float = INFINITY) -> None:
         """Take a batch; it runs once."""

@@ -11,7 +11,6 @@ tp = 4                        # then the other degrees of a replica, and every f
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import tomli_w
 
 from meshwright.serving.fleet.serving_plan import ServingPlan
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
+from meshwright.specs.data_text import toml_of
 from meshwright.specs.error import PlanError
 from meshwright.specs.printable import printable
 from meshwright.specs.toml_table import TomlTable
@@ -79,6 +79,6 @@ class SavedServing:
 def is_serving_plan(path: str | os.PathLike[str]) -> bool:
     """Does a file say that it is one? What cannot be read is none: who reads plans of training says what is wrong."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8")).get("kind") == KIND
+        return toml_of(Path(path).read_text(encoding="utf-8")).get("kind") == KIND
     except (OSError, ValueError):
         return False
