@@ -13,7 +13,7 @@ import meshwright as mw
 
 REFRESH = "write the pages anew: make docs-figures"
 # What takes over a few seconds waits for the slow tests.
-LONG = ("start.md",)
+LONG = ("start.md", "understand/mixed-plans.md", "understand/serving.md", "understand/speculation.md")
 # Commands of blocks `sh`: those that train, serve or install, and the test that runs each.
 ELSEWHERE: dict[str, str] = {
     "make quickstart": "tests/cli/train/test_training.py",
