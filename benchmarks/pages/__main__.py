@@ -1,4 +1,4 @@
-"""Runs what the pages of Start and Understand show, and writes their outputs and figures anew.
+"""Runs what pages show (of Start and Understand, and some others), and writes their outputs and figures anew.
 
 python -m benchmarks.pages [PAGE.md ...]; without a page all of them: a few minutes on one core.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.pages.page import run
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PATTERNS = ("start.md", "understand/*.md")
+PATTERNS = ("index.md", "start.md", "understand/*.md", "how-to/describe-your-cluster.md")
 
 
 def pages() -> list[Path]:

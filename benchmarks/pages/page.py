@@ -4,7 +4,7 @@ A block's language says what it is:
 
 - `console`: lines `$ meshwright ...` with what they print on stdout (and on stderr, where they do not end with 0);
 - `python`: runs with the names of those before it; what it prints is the `text` block right behind it;
-- any language with `title="NAME"`: the file NAME, which later blocks may use;
+- any language with `title="NAME"`: the file NAME, which later blocks may use; where a command has written it, what it wrote;
 - `sh`: runs elsewhere (the test says where); all others are only shown.
 
 A line `...` in an output stands for lines that are left out. A figure of the page that a command wrote is that file.
@@ -76,13 +76,21 @@ def run(page: Path, folder: Path) -> Written:
             if block.language == "text" and printed is not None:
                 content = shown(printed, block.content)
             elif block.title is not None:
-                Path(block.title).write_text(block.content, encoding="utf-8")
+                content = _filed(Path(block.title), block.content)
             elif block.language == "console":
                 content = "".join(_command(said) for said in _commands(block.content))
             printed = _python(block.content, names) if _is_snippet(block) else None
             parts += [text[at : block.start], textwrap.indent(content, block.indent)]
             at = block.end
     return Written("".join(parts) + text[at:], _figures(page, text, folder))
+
+
+def _filed(file: Path, content: str) -> str:
+    """What the file has: what a command has written, or else this."""
+    if file.exists():
+        return shown(file.read_text(encoding="utf-8"), content)
+    file.write_text(content, encoding="utf-8")
+    return content
 
 
 def _is_snippet(block: Block) -> bool:

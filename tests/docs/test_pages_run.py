@@ -1,4 +1,4 @@
-"""What the pages of Start and Understand show is what comes of it: outputs, figures, and every command."""
+"""What pages show is what comes of it: outputs, files, figures, and every command."""
 
 from __future__ import annotations
 
@@ -33,12 +33,9 @@ count = 3
 ```
 
 ```python
-import sys
+from pathlib import Path
 
-sys.path.insert(0, ".")
-import mine
-
-print("one\\ntwo\\nthree", mine.count)
+print("one\\ntwo\\nthree", Path("mine.py").read_text())
 ```
 
 ```text
@@ -48,10 +45,15 @@ one
 """
 
 
+def _name(page: Path) -> str:
+    return page.relative_to(DOCS).with_suffix("").as_posix()
+
+
 def _pages() -> list[object]:
     slow = {DOCS / name for name in LONG}
     return [
-        pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page in slow else []) for page in pages()
+        pytest.param(page, id=_name(page), marks=[pytest.mark.slow] if page in slow else [])
+        for page in pages()
     ]
 
 
@@ -63,7 +65,7 @@ def test_a_page_shows_what_comes_of_it(page: Path, tmp_path: Path) -> None:
         assert (page.parent / name).read_bytes() == content, f"{name}: {REFRESH}"
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", pages(), ids=_name)
 def test_a_command_that_is_not_run_here_is_run_by_a_test(page: Path) -> None:
     for block in blocks(page.read_text(encoding="utf-8")):
         if block.language == "sh":
@@ -79,6 +81,13 @@ def test_an_answer_that_changed_is_noticed(tmp_path: Path) -> None:
     assert "```text\none\n...\n```" in written.text and '"1f1b"' not in written.text
     page.write_text(EXAMPLE.replace("one\n...", "two\n..."), encoding="utf-8")
     assert run(page, tmp_path).text != page.read_text(encoding="utf-8")
+
+
+def test_a_file_that_a_command_wrote_is_shown_as_it_is(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    said = "```console\n$ meshwright show 2xH100 -o ours.toml\n...\n```\n"
+    page.write_text(said + '\n```toml title="ours.toml"\nschema = 0\n...\n```\n', encoding="utf-8")
+    assert '"ours.toml"\nschema = 1\n...\n' in run(page, tmp_path).text
 
 
 def test_lines_that_are_left_out_stay_out() -> None:
