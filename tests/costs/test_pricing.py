@@ -201,6 +201,7 @@ def test_check_judges_a_gpu_plan_by_the_estimate() -> None:
     proof = api.check(plan)
     assert proof and proof.fits and proof.fits_at_worst and proof.memory is not None
     assert max(proof.peak_bytes) == proof.memory.allocated_bytes + proof.memory.context_bytes
+    assert len(str(proof)) < 400, "a verdict is printed, not the program that it is of"
     between = (max(proof.peak_bytes) + proof.memory.upper_bytes + proof.memory.context_bytes) / 2
     near = api.check(plan, memory_bytes=int(between))
     assert near.fits and not near.fits_at_worst

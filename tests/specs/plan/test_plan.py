@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.specs import Cluster, ModelSpec, Plan, PlanError, Workload, load_model
+from meshwright.specs.plan.plan import PassOption
 from meshwright.stage.saved.saved import num_stage_parameters
 
 MODEL = ModelSpec.decoder(6, 64, 4)
@@ -26,6 +27,14 @@ def test_interleaved_gets_two_chunks():
     found = plan(schedule="interleaved_1f1b", pp=2)
     assert found.num_stages == 4 and found.layers_per_stage == (2, 2, 1, 1)
     assert [stage.num_blocks for stage in found.stages()] == [2, 2, 1, 1]
+
+
+def test_a_pass_may_be_its_name_with_options():
+    option = PassOption("clip_gradients", {"max_norm": 0.5})
+    for said in ("clip_gradients(max_norm=0.5)", ("clip_gradients(max_norm=0.5)",), (option,)):
+        assert plan(passes=said).passes == (option,)
+    with pytest.raises(PlanError, match="cannot be read"):
+        plan(passes=("clip_gradients(0.5)",))
 
 
 def test_uneven_stages_are_accepted_split_or_given():

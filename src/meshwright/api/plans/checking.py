@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +44,8 @@ class Check:
     peak_bytes: tuple[float, ...] = ()
     capacity_bytes: int | None = None
     error: MeshwrightError | None = None
-    memory: MemoryEstimate | None = None
-    made: Subject | None = None
+    memory: MemoryEstimate | None = field(default=None, repr=False)
+    made: Subject | None = field(default=None, repr=False)
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:

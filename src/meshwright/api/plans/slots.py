@@ -68,7 +68,7 @@ def searched_with_slots(
         for sharding, *found in product(
             shardings, *(_choices("passes", one, cluster, each) for each in passes)
         ):
-            yield one.changed(sharding=sharding, passes=(*one.passes, *map(_pass, found)))
+            yield one.changed(sharding=sharding, passes=(*one.passes, *map(PassOption.of, found)))
 
     told = " and ".join((*named.values(), *([choosing] if choosing else []), *passes))
     like = "".join(
@@ -156,11 +156,6 @@ def as_planned_on(cluster: ClusterSpec, capacity: int, *, extrapolate: bool) -> 
 
 def _texts(given: Any) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _pass(reference: str) -> PassOption:
-    named = Reference.of(reference)
-    return PassOption(named.name, dict(named.options))
 
 
 def _choices(slot: str, plan: Plan, cluster: ClusterSpec, reference: str) -> tuple[str, ...]:

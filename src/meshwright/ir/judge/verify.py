@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ WEIGHT_TOLERANCE = 1e-9  # weights of microbatches are products of a few float64
 class Verification:
     """What was proven: the program can run, whole, and ``peak_bytes[list, tier]`` bounds its memory in every legal order."""
 
-    wiring: Wiring
+    wiring: Wiring = field(repr=False)
     peak_bytes: NDArray[np.float64]
     tiers: tuple[str, ...]
 

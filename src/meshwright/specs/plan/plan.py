@@ -69,6 +69,12 @@ class PassOption:
     name: str
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
+    @classmethod
+    def of(cls, text: str) -> PassOption:
+        """Read ``NAME`` or ``NAME(option=value, ...)``. Raises PlanError."""
+        named = Reference.of(text)
+        return cls(named.name, dict(named.options))
+
     @property
     def reference(self) -> str:
         """Its name with the options, as a text."""
@@ -172,8 +178,9 @@ class Plan:
     ) -> Plan:
         """A plan with what is left open filled in: `dp` takes the devices that are left, layers split evenly.
 
-        `choices` are fields of Plan. A schedule that needs several chunks a device gets as many as it says. Raises
-        PlanError, and UnknownNameError or SpecError where they depend on a schedule that is not found.
+        `choices` are fields of Plan; a pass may be its name with options, as a text. A schedule that needs several chunks a
+        device gets as many as it says. Raises PlanError, and UnknownNameError or SpecError where they depend on a schedule
+        that is not found.
         """
         unknown = [name for name in choices if name not in cls.__dataclass_fields__]
         if unknown:
@@ -181,6 +188,9 @@ class Plan:
                 f"a plan has no field {unknown[0]!r}", allowed=", ".join(cls.__dataclass_fields__)
             )
         filled: dict[str, Any] = dict(choices)
+        passes = filled.get("passes", ())
+        named = (passes,) if isinstance(passes, str) else passes
+        filled["passes"] = tuple(PassOption.of(each) if isinstance(each, str) else each for each in named)
         model = cls.varied(model, filled.get("variant", ""))
         if "num_chunks" not in filled:
             filled["num_chunks"] = (
