@@ -17,6 +17,7 @@ LONG = ("start.md", "understand/mixed-plans.md", "understand/serving.md", "under
 # Commands of blocks `sh`: those that train, serve or install, and the test that runs each.
 ELSEWHERE: dict[str, str] = {
     "make quickstart": "tests/cli/train/test_training.py",
+    "meshwright view": "tests/workbench/test_workbench_walk.py",
     "meshwright generate runs/quickstart/trained": "tests/cli/train/test_training.py",
     "meshwright serve runs/quickstart/trained": "tests/cli/serve/test_serving.py",
     "curl http://127.0.0.1:8000/v1/completions": "tests/serving/api/test_http.py",
