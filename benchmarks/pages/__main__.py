@@ -12,7 +12,8 @@ from pathlib import Path
 from benchmarks.pages.page import run
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PATTERNS = ("index.md", "start.md", "understand/*.md", "how-to/describe-your-cluster.md")
+HOW_TO = ("add-a-schedule", "describe-your-cluster")
+PATTERNS = ("index.md", "start.md", "understand/*.md", *(f"how-to/{name}.md" for name in HOW_TO))
 
 
 def pages() -> list[Path]:
