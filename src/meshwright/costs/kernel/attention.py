@@ -13,10 +13,7 @@ Generation. L keys of each of B sequences, read once:
 
     memory  = 2 B G L D cache_bytes / (efficiency * bandwidth)
     block   = keys of one block at `block_bytes_per_s`, and what its H/G queries compute; split where blocks are few
-    seconds = launch + (memory^8 + (waves * (block + overhead))^8)^(1/8),  at least its bytes over the peak bandwidth
-
-Tables of generation hold calls that cannot be: caches of gigabytes read at 1.7 times the bandwidth, as if pages had been
-counted that share memory. Hence the bound.
+    seconds = launch + (memory^8 + (waves * (block + overhead))^8)^(1/8)
 """
 
 from __future__ import annotations
@@ -107,23 +104,10 @@ def _streams(columns: Columns) -> FloatArray:
     return np.asarray(columns["batch"] * np.where(is_shared, columns["kv_heads"], columns["heads"]))
 
 
-def _seen(columns: Columns) -> FloatArray:
-    """Keys [R] that a new token sees."""
-    window = columns["window"]
-    seen = np.minimum(columns["keys"], np.maximum(window, 1.0))
-    return np.asarray(np.where(window > 0, seen, columns["keys"]))
-
-
-def generation_least_s(chip: Chip, columns: Columns) -> FloatArray:
-    """Seconds [R] in which keys and values pass the memory at its peak bandwidth, once a key/value head: a step reads all
-    layers' caches, so of each nothing is left in the chip's from the step before."""
-    numbers = 2 * columns["batch"] * columns["kv_heads"] * _seen(columns) * columns["head_dim"]
-    return np.asarray(numbers * columns["cache_bytes"] / chip.memory_bytes_per_s)
-
-
 def generation_s(constants: Mapping[str, float], chip: Chip, columns: Columns) -> FloatArray:
     """Seconds [R]; columns batch, heads, kv_heads, keys, head_dim, window, cache_bytes, peak."""
-    keys, dim = _seen(columns), columns["head_dim"]
+    window, dim = columns["window"], columns["head_dim"]
+    keys = np.where(window > 0, np.minimum(columns["keys"], np.maximum(window, 1.0)), columns["keys"])
     pairs = _streams(columns)
     per_key = 2 * dim * columns["cache_bytes"]
     num_bytes = pairs * keys * per_key
@@ -137,19 +121,6 @@ def generation_s(constants: Mapping[str, float], chip: Chip, columns: Columns) -
     waves = np.maximum(pairs * splits / chip.num_sms, 1.0)
     busy = waves * (block + constants["tile_overhead_s"])
     return np.asarray(constants["launch_s"] + soft_maximum(memory, busy, ROOF))
-
-
-def context_least_s(chip: Chip, columns: Columns) -> FloatArray:
-    """Seconds [R] of queries, keys, values and results at the peak bandwidth, but for what the cache may still hold, or
-    of the products that mask and window leave at the peak."""
-    sequence, heads = columns["sequence"], columns["heads"]
-    rows = columns["batch"] * columns["head_dim"]
-    num_bytes = 2 * rows * sequence * (heads + columns["kv_heads"]) * columns["element_bytes"]
-    memory = np.maximum(num_bytes - chip.cache_bytes, 0.0) / chip.memory_bytes_per_s
-    reach = np.where(columns["window"] > 0, np.minimum(columns["window"], sequence), sequence)
-    behind = reach * sequence - reach * (reach - 1) / 2  # what a token and those before it make
-    pairs = np.where((columns["is_causal"] > 0) | (columns["window"] > 0), behind, sequence**2)
-    return np.asarray(np.maximum(memory, 4 * rows * heads * pairs / columns["peak"]))
 
 
 def _context_place(columns: Columns) -> FloatArray:
@@ -174,7 +145,6 @@ CONTEXT = Formula(
         (0.0, 3.0, 6.0),
         (6.0, 7.0),
     ),
-    context_least_s,
 )
 GENERATION = Formula(
     "generation_attention",
@@ -188,5 +158,4 @@ GENERATION = Formula(
         (0.0, 2.0, 4.0, 5.0),
         (6.0, 7.0),
     ),
-    generation_least_s,
 )

@@ -50,8 +50,7 @@ class Formula(NamedTuple):
 
     `seconds(constants, chip, columns)` gives [R] seconds. `place(columns)` gives [R, D] base-2 logarithms at which
     the correction table is read, whose nodes are `nodes` (one rising tuple a dimension). `columns` also holds the
-    row's `peak` (FLOP/s of its number format) and `element_bytes`. `least(chip, columns)` gives [R] seconds that no kernel
-    can take less than, whatever a table says: what must come from memory at its peak bandwidth, and FLOPs at their peak.
+    row's `peak` (FLOP/s of its number format) and `element_bytes`.
     """
 
     name: str
@@ -60,7 +59,6 @@ class Formula(NamedTuple):
     seconds: Callable[[Mapping[str, float], Chip, Columns], FloatArray]
     place: Callable[[Columns], FloatArray]
     nodes: tuple[tuple[float, ...], ...]
-    least: Callable[[Chip, Columns], FloatArray] | None = None
 
 
 # The constants that every kind has.

@@ -78,15 +78,6 @@ def gemm_s(constants: Mapping[str, float], chip: Chip, columns: Columns) -> Floa
     return np.asarray(constants["launch_s"] + body + cast)
 
 
-def least_s(chip: Chip, columns: Columns) -> FloatArray:
-    """Seconds [R] of the FLOPs at the peak, or of the matrices at the peak bandwidth, but for what the cache may still hold
-    from the kernel before."""
-    m, n, k = columns["m"], columns["n"], columns["k"]
-    num_bytes = (m * k + k * n) * columns["element_bytes"] + m * n * RESULT_BYTES
-    memory = np.maximum(num_bytes - chip.cache_bytes, 0.0) / chip.memory_bytes_per_s
-    return np.asarray(np.maximum(memory, 2 * m * n * k / columns["peak"]))
-
-
 def _place(columns: Columns) -> FloatArray:
     return log2_columns(columns["m"], columns["n"], columns["k"])
 
@@ -112,5 +103,4 @@ GEMM = Formula(
         (5.0, 7.0, 9.0, 10.0, 11.0, 12.0, 14.0, 16.0),
         (5.0, 7.0, 9.0, 10.0, 12.0, 14.0, 16.0),
     ),
-    least_s,
 )

@@ -51,10 +51,9 @@ class KernelCurve:
     num_shapes: int = 0
 
     def seconds(self, chip: Chip, columns: Columns) -> FloatArray:
-        """Seconds [R] of the shapes in `columns` on `chip`, never less than its memory and units allow."""
+        """Seconds [R] of the shapes in `columns` on `chip`."""
         formula = FORMULAS[self.formula]
-        seconds = formula.seconds(self.constants, chip, columns) * self.grid.factor(formula.place(columns))
-        return seconds if formula.least is None else np.maximum(seconds, formula.least(chip, columns))
+        return formula.seconds(self.constants, chip, columns) * self.grid.factor(formula.place(columns))
 
     def are_inside(self, columns: Columns) -> NDArray[np.bool_]:
         """Of every row: is each size of it measured, or within a factor FAR of what was?"""
