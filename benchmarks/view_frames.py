@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from headless_browser import NoBrowser, headless_browser
 
 from meshwright.prediction.predicted import predict
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
@@ -33,8 +34,6 @@ GPT_175B = ModelSpec.gpt(
 MIXED = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
 EVERY_ROW = 10**7
 CLAIMED_MS = 16.0
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SWITCHES = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 ZOOM = """async (frames) => {
   const canvas = document.querySelector("canvas.lanes");
   canvas.focus();
@@ -78,20 +77,14 @@ def main() -> int:
     parser.add_argument("--microbatches", type=int, default=512)
     parser.add_argument("--frames", type=int, default=200)
     chosen = parser.parse_args()
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
     try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        path = None
-    if path is None:
-        print("playwright or Chromium is not there; nothing was measured")
+        with tempfile.TemporaryDirectory() as folder, headless_browser() as browser:
+            file = Path(folder) / "plan.html"
+            file.write_text(page(chosen.microbatches), encoding="utf-8")
+            said, taken = traced(browser, file, chosen.frames)
+    except NoBrowser as why:
+        print(f"{why}; nothing was measured")
         return 0
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        file = Path(folder) / "plan.html"
-        file.write_text(page(chosen.microbatches), encoding="utf-8")
-        browser = playwright.chromium.launch(executable_path=path, args=list(SWITCHES))
-        said, taken = traced(browser, file, chosen.frames)
-        browser.close()
     print(" ".join(said.split()))
     worst = 0.0
     for name, values in taken.items():

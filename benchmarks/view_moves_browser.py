@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import random
 import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from headless_browser import NoBrowser, headless_browser
 
 DEVICES, MICROBATCHES = 64, 64
 PIPELINES, TENSORS = (2, 4, 8, 16), (1, 2, 4, 8)  # degrees; data parallelism takes the devices that are left
@@ -34,8 +35,6 @@ SLIDERS = ("tp", "pp", "micro")
 CLAIMED_MOVE_S, CLAIMED_PAINT_S, CLAIMED_INSIDE_S = 0.150, 1.0, 1.0
 WARM = 8  # moves before any is counted
 PATIENCE_S = 10.0
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SWITCHES = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 # Counts answers to whole views, so that a drawing is known to be of one.
 COUNTING = """
 window.answers = 0;
@@ -161,18 +160,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model", default="llama-3.1-70b")
     chosen = parser.parse_args()
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
     try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        path = None
-    if path is None:
-        print("playwright or Chromium is not there; nothing was measured")
+        with headless_browser() as browser, served() as address:
+            paint, seconds, segments = measured(browser, address, chosen)
+    except NoBrowser as why:
+        print(f"{why}; nothing was measured")
         return 0
-    with served() as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(SWITCHES))
-        paint, seconds, segments = measured(browser, address, chosen)
-        browser.close()
     found = {
         "moves, 95th percentile": (p95(seconds), CLAIMED_MOVE_S),
         "first paint": (paint, CLAIMED_PAINT_S),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,13 +10,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from benchmarks.headless_browser import NoBrowser, headless_browser
 from tests.conftest import CHECKOUT
 
 ASSETS = CHECKOUT / "src" / "meshwright" / "workbench" / "assets"
 # What the workbench's own server says: nothing from elsewhere, nothing inline.
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:"
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-SWITCHES = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 TYPES = {
     "js": "text/javascript",
     "css": "text/css",
@@ -31,14 +29,11 @@ Answer = tuple[int, dict[str, Any]]
 @pytest.fixture(scope="module")  # while the driver runs nobody else in this process may run an event loop
 def browser() -> Iterator[Any]:
     """Chromium without a window; where it or playwright is absent the test is skipped, and says so."""
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if path is None:
-        pytest.skip(f"no browser is on PATH: none of {', '.join(CHROMIUM)}")
-    with driver.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=list(SWITCHES))
-        yield started
-        started.close()
+    try:
+        with headless_browser() as started:
+            yield started
+    except NoBrowser as why:
+        pytest.skip(str(why))
 
 
 def shell(document: dict[str, Any] | None) -> str:

@@ -88,8 +88,7 @@ class RunnerEngine:
         self._lock = threading.Lock()  # the sampler, between this thread and the one that runs
         self._thread = StepThread() if self.depth > 1 else None
         # One that could start steps at once may have a single lane: with a thread its steps wait for the tokens before them.
-        is_behind = self._thread is not None
-        self._pipeline = runner if isinstance(runner, PipelinedRunner) and not is_behind else None
+        self._pipeline = runner if isinstance(runner, PipelinedRunner) and self._thread is None else None
 
     def submit(self, batch: Batch, now_s: float, until_s: float = INFINITY) -> None:
         """Take a batch; it runs once."""

@@ -40,8 +40,7 @@ class BatchLane:
         sequence.entered = step
         self.decoding[sequence] = None
         self.context += self.length(sequence)
-        self._due[self._phase(sequence)][sequence] = None
-        heapq.heappush(self._ends, (self._end(sequence), sequence.order, sequence))
+        self._note(sequence)
 
     def leave(self, sequence: Sequence) -> None:
         """It decodes no longer; `num_tokens` is what it has."""
@@ -56,8 +55,7 @@ class BatchLane:
         del self._due[self._phase(sequence)][sequence]
         sequence.num_tokens += num_tokens
         self.context += num_tokens
-        self._due[self._phase(sequence)][sequence] = None
-        heapq.heappush(self._ends, (self._end(sequence), sequence.order, sequence))
+        self._note(sequence)
 
     def complete(self) -> Iterator[Sequence]:
         """Who decodes and has all its tokens given out: the next step is not for it. Each leaves before the next is asked."""
@@ -81,6 +79,11 @@ class BatchLane:
         """Steps are given out."""
         self.step += num_steps
         self.context += num_steps * len(self.decoding)
+
+    def _note(self, sequence: Sequence) -> None:
+        """When it needs blocks, and when it has all it may have."""
+        self._due[self._phase(sequence)][sequence] = None
+        heapq.heappush(self._ends, (self._end(sequence), sequence.order, sequence))
 
     @staticmethod
     def _end(sequence: Sequence) -> int:

@@ -18,6 +18,8 @@ from meshwright.serving.policy.waiting_queue import WaitingQueue
 from meshwright.serving.request.request import Request
 from meshwright.specs.error import RequestRefused
 
+COMPUTED = (Status.DECODING, Status.COMPLETE)  # their prompts are
+
 
 class Scheduler:
     """What a policy sees and may do.
@@ -277,8 +279,7 @@ class Scheduler:
             return [], None
         parent, size = sequence.parent, self.pool.block_tokens
         most = (sequence.num_tokens - 1) // size
-        is_computed = parent is not None and parent.status in (Status.DECODING, Status.COMPLETE)
-        if parent is not None and is_computed and not sequence.num_preemptions:
+        if parent is not None and parent.status in COMPUTED and not sequence.num_preemptions:
             copied = parent.blocks[most] if (sequence.num_tokens - 1) % size else None
             return parent.blocks[:most], copied
         keys = sequence.request.block_keys
