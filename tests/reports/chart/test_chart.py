@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from meshwright.reports.chart.chart import MAX_POINTS, Chart, Series, chart_svg
+from meshwright.reports.chart.drawing import CHARACTER_WIDTH
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -42,6 +44,33 @@ def test_steps_hold_their_value_until_the_next_time() -> None:
     points = [tuple(map(float, p.split())) for p in next(root.iter(f"{SVG}path")).get("d", "")[1:].split("L")]
     assert len(points) == 5
     assert all(a[0] == b[0] or a[1] == b[1] for a, b in zip(points[:-1], points[1:], strict=True))
+
+
+@pytest.mark.parametrize(
+    "name", ["a plan", "one of several plans, another of them, and a third", "long " * 60]
+)
+def test_a_name_is_whole_and_no_line_strikes_it_through(name: str) -> None:
+    x, y = [9.0, 5.0, 1.0], [3.0, 2.0, 1.0]  # as a frontier is: to the left, and down
+    edge = Series("edge", x, y, "steps", dashed=True)
+    root = ElementTree.fromstring(chart_svg(Chart([edge, Series("best", x, y, "points", [name, "", name])])))
+    path = next(root.iter(f"{SVG}path")).get("d", "")[1:].split("L")
+    corners = [tuple(map(float, pair.split())) for pair in path]
+    words = [each for each in root.iter(f"{SVG}text") if (each.text or "")[:5] == name[:5]]
+    assert len(words) == 2
+    for each in words:
+        left, line = float(each.get("x", 0)), float(each.get("y", 0))
+        right = left + CHARACTER_WIDTH * len(each.text or "")
+        assert left >= 0 and right <= 640 and each.get("text-anchor") == "start"
+        for (a, b), (c, d) in itertools.pairwise(corners):
+            assert b != d or not (line - 8 < b < line + 2) or right < min(a, c) or left > max(a, c)
+
+
+def test_the_name_of_a_level_is_seen_on_a_narrow_page_too() -> None:
+    svg = chart_svg(Chart([Series("s", [0, 1], [0.0, 1.0])], y_unit="B", levels=[("a device has", 2.0)]))
+    (level,) = [
+        each for each in ElementTree.fromstring(svg).iter(f"{SVG}text") if "a device has" in (each.text or "")
+    ]
+    assert float(level.get("x", 0)) < 100 and level.get("paint-order") == "stroke"
 
 
 @pytest.mark.parametrize("y", [[], [np.nan], [2.0], [0.0, 0.0], [-1e-9, 1e12]])

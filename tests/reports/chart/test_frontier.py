@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from meshwright.reports.chart.drawing import CHARACTER_WIDTH, PAGE
-from meshwright.reports.chart.frontier import FrontierPoint, frontier_svg, write_frontier_svg
+from meshwright.reports.chart.frontier import LEFT, WIDTH, FrontierPoint, frontier_svg, write_frontier_svg
 
 POINTS = [
     FrontierPoint("gpipe", 8, 33),
@@ -76,3 +79,19 @@ def test_a_cap_is_drawn_and_a_page_uses_its_own_colours(tmp_path: Path) -> None:
     assert "memory cap 5" in texts(path.read_text())
     inside = frontier_svg(POINTS, 5, PAGE, standalone=False)
     assert "xmlns" not in inside and "var(--ink)" in inside and "<mine>" not in inside
+
+
+@pytest.mark.parametrize("cap", [0.5, 1, 2, 4, 8.5])
+def test_the_name_of_a_cap_is_whole_and_the_frontier_does_not_strike_it_through(cap: float) -> None:
+    steep = [FrontierPoint(f"s{k}", k, 40 - 4 * k, is_on_frontier=True) for k in range(1, 9)]
+    svg = frontier_svg(steep, cap)
+    x, y, anchor = texts(svg)[f"memory cap {cap:g}"]
+    wide = CHARACTER_WIDTH * len(f"memory cap {cap:g}")
+    left = x - wide if anchor == "end" else x
+    assert LEFT <= left and left + wide <= WIDTH
+    root = ElementTree.fromstring(svg)
+    (line,) = [e.get("d") or "" for e in root.iter(f"{SVG}path")]
+    corners = [tuple(map(float, pair.split())) for pair in re.split("[ML]", line)[1:]]
+    for (a, b), (c, d) in pairwise(corners):
+        is_beside = max(a, c) < left or min(a, c) > left + wide
+        assert is_beside or max(b, d) < y - 8 or min(b, d) > y + 2

@@ -20,8 +20,9 @@ from meshwright.reports.chart.palette import INK
 from meshwright.reports.chart.quantity import quantity
 
 BAR_HEIGHT, BAR_GAP, TOP = 24, 10, 8
+# Apart for the colour-blind, too (tests/reports/chart/test_palette.py), and bright enough for dark text.
 FILLS = (
-    "#5b8fd9", "#e09a52", "#58b394", "#c97bb0", "#9186d8", "#e8cf5a", "#ef8f7d", "#7fd0e0", "#a8cf6a", "#c3c9d1",
+    "#5b8fd9", "#e09a52", "#58b394", "#c97bb0", "#a9d6b2", "#e8cf5a", "#e06c6c", "#7fd0e0", "#aa8909", "#c3c9d1",
 )  # fmt: skip
 LEAST_TEXT = 34  # pixels: narrower parts show no number
 LEAST_QUANTITY = 54  # the same of a number with its unit

@@ -22,6 +22,7 @@ from meshwright.reports.chart.drawing import (
 )
 from meshwright.reports.chart.quantity import axis_ticks, nice_ticks, quantity, tick_texts
 
+MARK_GAP, MARGIN = 8, 12  # pixels: from a mark to its name, and right of the plot, where names may reach
 MAX_POINTS = 1200  # a curve with more points is drawn by its extremes in as many bins
 
 
@@ -147,10 +148,22 @@ def _points(
             continue
         drawn.append(mark("circle", a, b, 4, f'fill="{colour}" fill-opacity="0.85"', hint))
         if label:
-            is_right = a + 9 + CHARACTER_WIDTH * len(label) < frame.right + 12
-            anchor = "start" if is_right else "end"
-            drawn.append(text(a + 8 if is_right else a - 8, b + 4, label, theme.ink, anchor))
+            drawn.append(_label(label, a, b, frame, theme))
     return drawn
+
+
+def _label(said: str, x: float, y: float, frame: Plane, theme: Theme) -> str:
+    """A point's name, to its right; where that is cut off, above it, so that a line from the left does not strike it through,
+    and no further to the left than the plot."""
+    end = frame.right + MARGIN
+    most = int((end - frame.left) / CHARACTER_WIDTH)
+    said = said if len(said) <= most else said[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    wide = CHARACTER_WIDTH * len(said)
+    if x + MARK_GAP + wide <= end:
+        return text(x + MARK_GAP, y + 4, said, theme.ink, extra=theme.rim)
+    return text(
+        max(frame.left, min(x - MARK_GAP, end) - wide), y - MARK_GAP, said, theme.ink, extra=theme.rim
+    )
 
 
 def _thinned(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -172,7 +185,8 @@ def _levels(chart: Chart, frame: Plane, theme: Theme) -> list[str]:
         y = float(frame.y(value))
         drawn.append(line(frame.left, y, frame.right, y, theme.muted, dash="3 4"))
         baseline = y - 5 if place == 0 and y - 14 > frame.top else y + 13
-        drawn.append(text(frame.right, baseline, f"{name} {quantity(value, chart.y_unit)}", theme.ink, "end"))
+        said = f"{name} {quantity(value, chart.y_unit)}"
+        drawn.append(text(frame.left + 6, baseline, said, theme.ink, extra=theme.rim))
     return drawn
 
 

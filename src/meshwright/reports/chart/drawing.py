@@ -28,7 +28,17 @@ class Theme:
     muted: str = "#5d6875"
     grid: str = "#dfe4ea"
     background: str = "none"
-    series: tuple[str, ...] = ("#2f6fd0", "#d9772b", "#2a9d76", "#b0488f", "#6a5acd", "#7a828c")
+    series: tuple[str, ...] = ("#2f6fd0", "#d9772b", "#2a9d76", "#b0488f", "#6b5718", "#7a828c")
+
+    @property
+    def ground(self) -> str:
+        """What is behind the picture, also where the page around it says that."""
+        return self.background if self.background != "none" else "var(--ground)"
+
+    @property
+    def rim(self) -> str:
+        """Attributes of words that may lie on lines: a rim of the ground keeps these from striking them through."""
+        return f' paint-order="stroke" stroke="{self.ground}" stroke-width="4" stroke-linejoin="round"'
 
 
 PAPER = Theme(background="#ffffff")

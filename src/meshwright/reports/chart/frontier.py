@@ -24,6 +24,7 @@ WIDTH, HEIGHT = 680, 420
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 20.0, 40.0, 46.0  # margins in pixels
 RADIUS = 5.0
 LINE = 13.0  # pixels from one line of text to the next
+CAP_GAP = 4.0  # pixels from the line of a cap to its name
 # Where a name may stand from its mark, the nearest first: pixels to the right, pixels down.
 PLACES = [
     (side * across, down)
@@ -79,9 +80,10 @@ def frontier_svg(
     ticks = (nice_ticks(frame.x_low, frame.x_high, 7), nice_ticks(frame.y_low, frame.y_high, 6))
     labels = ("peak activations of a device, in full stages", "span, seconds")
     body = frame.axes(axis_ticks(ticks[0]), axis_ticks(ticks[1]), theme, *labels)
-    body += [*_cap(memory_cap, frame, theme), *_line(points, frame, theme)]
+    taken = _taken(points, frame)
+    body += [*_line(points, frame, theme), *_cap(memory_cap, frame, taken, theme)]
     body += [_mark(point.form, *_at(point, frame), theme, point) for point in ordered]
-    body += [*_names(points, memory_cap, frame, theme), *_key(points, theme)]
+    body += [*_names(points, frame, taken, theme), *_key(points, theme)]
     return svg_document(body, WIDTH, HEIGHT, "Span against peak activations of schedules", theme, standalone)
 
 
@@ -107,13 +109,24 @@ def _at(point: FrontierPoint, frame: Plane) -> tuple[float, float]:
     return float(frame.x(point.peak)), float(frame.y(point.span_s))
 
 
-def _cap(memory_cap: float | None, frame: Plane, theme: Theme) -> list[str]:
+def _cap(memory_cap: float | None, frame: Plane, taken: list[_Box], theme: Theme) -> list[str]:
+    """A line down with its name beside it, where neither marks nor the frontier are; adds what they take."""
     if memory_cap is None:
         return []
-    x = float(frame.x(memory_cap))
+    x, said = float(frame.x(memory_cap)), f"memory cap {memory_cap:g}"
+    wide = CHARACTER_WIDTH * len(said) + CAP_GAP
+    places = [
+        _Box(left, top, left + wide, top + LINE)
+        for top in range(round(TOP), round(HEIGHT - BOTTOM - LINE), round(LINE))
+        for left in (x - wide, x)
+        if left >= LEFT and left + wide <= WIDTH
+    ]
+    box = min(places, key=lambda place: sum(place.overlap(each) for each in taken))
+    taken += [box, _Box(x - 1, TOP, x + 1, HEIGHT - BOTTOM)]
+    at, anchor = (x + CAP_GAP, "start") if box.left == x else (x - CAP_GAP, "end")
     return [
         line(x, TOP, x, HEIGHT - BOTTOM, theme.ink, dash="2 3"),
-        text(x - 4, TOP + 9, f"memory cap {memory_cap:g}", theme.ink, "end"),
+        text(at, box.top + 9, said, theme.ink, anchor, theme.rim),
     ]
 
 
@@ -136,30 +149,30 @@ def _mark(form: Form, x: float, y: float, theme: Theme, point: FrontierPoint | N
     """A ring, a black square or a larger diamond; beaten ones are paler."""
     is_beaten = point is not None and not point.is_on_frontier
     ink = theme.muted if is_beaten else theme.ink
-    ground = theme.background if theme.background != "none" else "var(--ground)"
     hint = point.hint if point is not None else ""
     if form == "searched":
         return mark("square", x, y, (RADIUS + 1) / 2, f'fill="{ink}"', hint)
     if form == "own":
         return mark("diamond", x, y, RADIUS + 2, f'fill="{theme.series[1]}" stroke="{theme.ink}"', hint)
-    return mark("circle", x, y, RADIUS, f'fill="{ground}" stroke="{ink}" stroke-width="1.5"', hint)
+    return mark("circle", x, y, RADIUS, f'fill="{theme.ground}" stroke="{ink}" stroke-width="1.5"', hint)
 
 
-def _names(
-    points: Sequence[FrontierPoint], memory_cap: float | None, frame: Plane, theme: Theme
-) -> list[str]:
+def _taken(points: Sequence[FrontierPoint], frame: Plane) -> list[_Box]:
+    """Where the marks and the frontier are."""
+    room = RADIUS + 1
+    marks = [_Box(x - room, y - room, x + room, y + room) for x, y in (_at(point, frame) for point in points)]
+    steps = pairwise(_corners(points, frame))
+    return marks + [
+        _Box(min(a, c) - 1, min(b, d) - 1, max(a, c) + 1, max(b, d) + 1) for (a, b), (c, d) in steps
+    ]
+
+
+def _names(points: Sequence[FrontierPoint], frame: Plane, taken: list[_Box], theme: Theme) -> list[str]:
     """The name of every mark, where there is room; marks at the same place share one text."""
     shared: dict[tuple[int, int], list[FrontierPoint]] = {}
-    taken = []
     for point in points:
-        (x, y), room = _at(point, frame), RADIUS + 1
+        x, y = _at(point, frame)
         shared.setdefault((round(x), round(y)), []).append(point)
-        taken.append(_Box(x - room, y - room, x + room, y + room))
-    steps = pairwise(_corners(points, frame))
-    taken += [_Box(min(a, c) - 1, min(b, d) - 1, max(a, c) + 1, max(b, d) + 1) for (a, b), (c, d) in steps]
-    if memory_cap is not None:
-        x = float(frame.x(memory_cap))
-        taken += [_Box(x - 1, TOP, x + 1, HEIGHT - BOTTOM), _Box(x - 95, TOP - 2, x, TOP + 12)]
     drawn: list[str] = []
     groups = sorted(
         shared.values(), key=lambda group: not any(p.is_on_frontier or p.form == "own" for p in group)
@@ -190,7 +203,7 @@ def _named(name: str, x: float, y: float, taken: list[_Box], theme: Theme, colou
     _, across, down, box = best
     taken.append(box)
     anchor = "start" if across > 0 else "end"
-    drawn = [text(x + across, y + down + 4, name, colour, anchor)]
+    drawn = [text(x + across, y + down + 4, name, colour, anchor, theme.rim)]
     if abs(down) > LINE or abs(across) > 2 * LINE:
         near = x + (RADIUS if across > 0 else -RADIUS) * 0.7
         end = x + across - (2 if across > 0 else -2)

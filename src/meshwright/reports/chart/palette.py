@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from zlib import crc32
 
-# Chosen to stay apart for the common colour-vision deficiencies and to carry dark text (contrast over 4.5).
+# Computes stay apart for the colour-blind without a pattern, and all that carry text are bright enough for a dark one
+# (contrast over 4.5, also of odd microbatches); tests/reports/chart/test_palette.py simulates it.
 COLOUR_OF_NAME = {
     "F": "#6ea8f0",
     "B": "#57c4a0",
     "I": "#57c4a0",
     "W": "#f2a65a",
     "R": "#b3bac4",
-    "S": "#c9a0e8",
-    "STEP": "#c9a0e8",
+    "S": "#c48fc4",
+    "STEP": "#c48fc4",
     "T": "#e8cf5a",
 }
 COLOUR_OF_KIND = {
