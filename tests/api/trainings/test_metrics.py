@@ -12,6 +12,7 @@ import pytest
 from meshwright.api.trainings.metrics import Meter, MetricsFile, StepMetrics
 from meshwright.executor.job.gather import Iteration
 from meshwright.specs.error import SpecError
+from meshwright.specs.held_file import is_held
 from meshwright.specs.plan.utilisation import StepFlops
 from meshwright.specs.training.learning_rate import LearningRate
 
@@ -83,7 +84,9 @@ def test_a_training_that_goes_on_drops_what_it_does_again(tmp_path: Path) -> Non
         file.write('{"step": 6, "lo')  # the crash
     second = MetricsFile(path, first_step=3, resumes=True)
     second(metrics(3, loss=2.0))
+    assert is_held(path), "who follows it sees that the training goes on"
     second.close()
+    assert not is_held(path)
     assert [(row["step"], row["loss"]) for row in written(path)] == [(1, 1.0), (2, 1.0), (3, 1.0), (4, 2.0)]
 
 

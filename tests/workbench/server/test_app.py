@@ -195,8 +195,8 @@ def test_the_catalog_says_the_degrees_that_a_model_allows(client: TestClient, mo
     state = {**STATE, "model": model, "cluster": "32x8xH100", "global-batch": "256", "pp": "1"}
     tps = [tp for tp in (1, 2, 4, 8, 16, 32) if is_seen(client, {**state, "tp": str(tp)})]
     assert tps == [tp for tp in found["tps"] if tp <= 32]
-    for ep in (2, 4, 8, 16) if found["experts"] else ():
-        is_allowed = found["experts"] % ep == 0
+    for ep in (2, 4, 8, 16):
+        is_allowed = found["experts"] > 0 and found["experts"] % ep == 0
         assert is_seen(client, {**state, "tp": "1", "ep": str(ep)}) == is_allowed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from starlette.testclient import TestClient
 from tests.workbench.reading import section, values
 
 from meshwright.specs.error import SpecError
-from meshwright.workbench.document.followed import FollowedRun
+from meshwright.specs.held_file import hold
+from meshwright.workbench.document.followed import ENDED, FollowedRun
 from meshwright.workbench.server.run_app import create_run_app
 
 PORT = 8124
@@ -77,6 +79,33 @@ def test_what_was_read_is_not_read_again_and_another_run_is_read_from_its_beginn
     assert steps(ask()) == [1, 2, 3]
     file.write_text(line(7))
     assert steps(ask()) == [7]
+
+
+def test_a_page_asks_no_more_when_the_run_has_ended_and_again_when_it_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    ask = asking(FollowedRun(tmp_path))
+    for step in (1, 2):
+        with file.open("a") as writing:
+            hold(writing)
+            writing.write(line(step))
+            writing.flush()
+            os.utime(file, (0, 0))
+            assert ask()["follow"], "a step may take long: the training holds its file"
+        ended = ask()
+        assert (
+            "follow" not in ended and ended["notes"][0] == ENDED and steps(ended) == list(range(1, step + 1))
+        )
+
+
+def test_a_file_that_nobody_holds_is_followed_for_a_while(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text(line(1))
+    ask = asking(FollowedRun(file))
+    assert ask()["follow"]
+    os.utime(file, (0, 0))
+    assert "follow" not in ask()
+    file.write_text(line(1) + line(2))
+    assert ask()["follow"] and steps(ask()) == [1, 2]
 
 
 def test_a_line_that_is_no_step_is_told_and_the_page_is_asked_again(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.api.trainings.drift import Drift, DriftWatch
 from meshwright.specs.error import SpecError
+from meshwright.specs.held_file import hold
 from meshwright.specs.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Meter:
 
 
 class MetricsFile:
-    """A file of JSON lines, one object a step, written as the steps finish."""
+    """A file of JSON lines, one object a step, written as the steps finish; held until the training ends (`is_held`)."""
 
     def __init__(self, path: Path, first_step: int = 0, resumes: bool = False) -> None:
         """`resumes`: the file is of the training that goes on at `first_step`: what it did behind that is dropped.
@@ -129,6 +130,7 @@ class MetricsFile:
             with whole_file(path) as fresh:
                 fresh.write_text("".join(_before(lines, first_step, path)), encoding="utf-8")
             self._file = path.open("a", encoding="utf-8", buffering=1)
+            hold(self._file)
         except OSError as error:
             raise SpecError(
                 f"{path} cannot be written: {error.strerror}", allowed="a path in a folder that is there"

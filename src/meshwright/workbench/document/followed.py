@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from meshwright.specs.error import SpecError
+from meshwright.specs.held_file import is_held
 from meshwright.workbench.document.document import Document, Follow
 from meshwright.workbench.document.run import Row, metrics_of, run_document
 
 METRICS = "*.jsonl"
 ADDRESS, EVERY_S = "/api/run", 1.0
 MOST_BYTES = 256 << 20  # of a file of metrics, in all
+PATIENCE_S = 120.0  # after its last line, for a file that nobody was seen to hold: another program's, or one without locks
+RunState = Literal["waiting", "running", "ended"]
+ENDED = "The run has ended: this page asks no more."
 
 
 @dataclass
@@ -23,26 +29,49 @@ class FollowedRun:
     file: Path | None = None
     rows: list[Row] = field(default_factory=list)
     num_bytes: int = 0  # that were read, up to the end of a line
+    was_held: bool = False  # by the training that writes it
 
     def document(self) -> Document:
-        """What is known by now; a page that shows it asks again.
+        """What is known by now; a page that shows it asks again until the run has ended.
 
         Raises SpecError for a path that is not there, and for lines that are no steps.
         """
+        state = self.state()  # before it is read: what is written after the last reading would be lost
         self._read_on()
-        waiting = Document("run", self.path.name, "no step is done yet")
+        waiting = Document("run", self.path.name, "no step is done" + " yet" * (state != "ended"))
         made = run_document(self.path, self.rows) if self.rows else waiting
+        if state == "ended":
+            return replace(made, notes=[ENDED, *made.notes])
         return replace(made, follow=Follow(ADDRESS, EVERY_S))
 
-    def _read_on(self) -> None:
-        file = newest_metrics(self.path) if self.path.is_dir() else self.path
+    def state(self) -> RunState:
+        """Whether more is to come. Raises SpecError for a path that is not there."""
+        file = self._newest()
         if file is None:
-            self.file, self.rows, self.num_bytes = None, [], 0
+            return "waiting"
+        try:
+            if is_held(file):
+                self.was_held = True
+                return "running"
+            is_over = self.was_held or time.time() - file.stat().st_mtime > PATIENCE_S
+        except OSError as error:
+            raise _unread(file, error) from None
+        return "ended" if is_over else "running"
+
+    def _newest(self) -> Path | None:
+        """The file that is read; another one than before begins anew."""
+        file = newest_metrics(self.path) if self.path.is_dir() else self.path
+        if file != self.file:
+            self.file, self.rows, self.num_bytes, self.was_held = file, [], 0, False
+        return file
+
+    def _read_on(self) -> None:
+        if (file := self.file) is None:
             return
         try:
             size = file.stat().st_size
-            if file != self.file or size < self.num_bytes:
-                self.file, self.rows, self.num_bytes = file, [], 0
+            if size < self.num_bytes:
+                self.rows, self.num_bytes = [], 0
             if size > MOST_BYTES:
                 raise SpecError(f"{file} has {size:,} bytes", allowed=f"at most {MOST_BYTES:,}")
             with file.open("rb") as opened:
@@ -55,7 +84,11 @@ class FollowedRun:
         except UnicodeDecodeError:
             raise SpecError(f"{file} is not text", allowed="metrics, a line of JSON a step") from None
         except OSError as error:
-            raise SpecError(f"{file} cannot be read: {error.strerror}", next="check the path") from None
+            raise _unread(file, error) from None
+
+
+def _unread(file: Path, error: OSError) -> SpecError:
+    return SpecError(f"{file} cannot be read: {error.strerror}", next="check the path")
 
 
 def newest_metrics(folder: Path) -> Path | None:

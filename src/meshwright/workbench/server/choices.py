@@ -38,7 +38,7 @@ def choices(session: Session) -> Choice:
 
 def model_choice(name: str, model: ModelSpec) -> Choice:
     """A model by the name of a state. `tps`: tensor-parallel degrees that give every device whole heads and units;
-    `experts`: 0, or what expert-parallel degrees divide."""
+    `experts`: what expert-parallel degrees divide; 0: the model has none, and `ep` is 1."""
     title = model.name if model.name == name else f"{model.name} (pasted)"
     experts = model.dimensions()["num_experts"]
     return {"name": name, "title": title, "tps": list(degrees(model)), "experts": experts}

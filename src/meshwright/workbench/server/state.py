@@ -81,6 +81,7 @@ class AskedView:
         }
         if words.get("chunks"):
             choices["num_chunks"] = _count("chunks", words["chunks"])
+        _check_experts(self.model, degrees.get("ep", 1))
         if words["schedule"] not in catalog.names("schedules"):
             raise UnknownNameError("schedule", words["schedule"], catalog.names("schedules"))
         catalog.find_schedule(words["schedule"])
@@ -112,6 +113,14 @@ def asked_of(state: object, session: Session) -> AskedView:
         notes += ("what words cannot say of the plan was known to another session of the workbench only",)
     is_of_job = base is not None and (base.model, base.cluster) == (model, cluster.name)
     return AskedView(words, model, cluster, work, notes, base if is_of_job else None)
+
+
+def _check_experts(model: ModelSpec, ep: int) -> None:
+    """A plan for a dense model may say any `ep`, which does nothing; where it is chosen, that is told."""
+    if ep > 1 and not any(block.experts for block in model.kinds):
+        raise PlanError(
+            f"ep is {ep}, and {model.name} has no experts", allowed="ep=1, or a model with experts"
+        )
 
 
 def _carried(made: Plan, base: Plan) -> Plan:
