@@ -10,6 +10,7 @@
 #   make gpu          what wants a CUDA device, on the one of this machine, with its own PyTorch (PYTHON=/path/to/python3)
 #   make gpu-wheels   the few small packages that `make gpu` needs, for a machine without network
 #   make web          the pages' script and style, from web/ into the package (needs node and npm; their output is committed)
+#   make looks        the pictures that pages are compared with, drawn anew (needs Chromium; look at them before you commit)
 #   make bench        every program in benchmarks/, one after the other
 #   make wheel        the wheel into dist/
 #   make clean        remove what the commands above made, except .venv   (make distclean: .venv too)
@@ -22,7 +23,7 @@ ifeq ($(strip $(PATH)),)
 export PATH := /usr/local/bin:/usr/bin:/bin
 endif
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-all lint format docs docs-figures docs-version web bench gpu gpu-wheels wheel clean distclean
+.PHONY: help quickstart test test-all lint format docs docs-figures docs-version web looks bench gpu gpu-wheels wheel clean distclean
 
 # The first interpreter that starts and is new enough: a pyenv shim may exist and not start.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -100,6 +101,9 @@ web/node_modules/.package-lock.json: web/package.json web/package-lock.json
 
 web: web/node_modules/.package-lock.json
 	cd web && npm run --silent build
+
+looks: $(VENV)/.installed-dev
+	$(PY) -m pytest -q -n 0 --slow --redraw-looks tests/workbench/test_looks.py
 
 bench: $(VENV)/.installed-dev
 	@for program in $(sort $(wildcard benchmarks/*.py)); do \

@@ -31,6 +31,9 @@ hypothesis.settings.load_profile(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption(
+        "--redraw-looks", action="store_true", help="draw what tests/workbench/looks compares with anew"
+    )
     parser.addoption("--soak-seconds", type=float, default=20.0, help="how long the soak of a server takes")
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.workbench.document.document import plain_json
+from meshwright.workbench.document.drawn.kind import drawn_kinds
+
 DEVICES, MICROBATCHES = 4, 8
 FORWARD_S, BACKWARD_S, SEND_S = 0.010, 0.020, 0.001
 UNFRIENDLY = "<script>alert(1)</script>"  # a name that somebody else chose
-KINDS = [
-    {"name": "forward", "color_light": "#6ea8f0", "color_dark": "#5a8ac5", "pattern": "solid"},
-    {"name": "backward", "color_light": "#57c4a0", "color_dark": "#47a183", "pattern": "diagonal"},
-    {"name": "send", "color_light": "#8f86d8", "color_dark": "#756eb1", "pattern": "horizontal"},
-]
+NAMES = ["F", "B", "SEND"]
+KINDS: list[dict[str, str]] = plain_json(drawn_kinds(NAMES, ["COMPUTE", "COMPUTE", "SEND"])[0])
 
 
 def column(values: Any, dtype: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def trace(label: str, source: str, slower: float) -> dict[str, Any]:
         "groups": [{"name": f"pp{device}", "devices": [device], "count": 2} for device in range(DEVICES)],
         "lanes": [{"device": d, "stream": each} for d in range(DEVICES) for each in ("compute", "send")],
         "kinds": KINDS,
-        "names": ["F", "B", "SEND"],
+        "names": NAMES,
         "columns": {
             "lane": column(lane, "u1"),
             "start_s": column(start, "f4"),
@@ -151,21 +151,51 @@ def sections() -> list[dict[str, Any]]:
     ]
 
 
-def document() -> dict[str, Any]:
-    """Two traces, of which the second takes a tenth longer, and one of each other section."""
-    timeline = {
-        "type": "timeline",
-        "id": "timeline",
-        "title": "Timeline",
-        "note": "",
-        "traces": [trace("predicted", "simulated", 1.0), trace("measured", "measured", 1.1)],
-    }
+def timeline(*traces: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "timeline", "id": "timeline", "title": "Timeline", "note": "", "traces": list(traces)}
+
+
+def two_traces() -> dict[str, Any]:
+    """Of which the second takes a tenth longer."""
+    return timeline(trace("predicted", "simulated", 1.0), trace("measured", "measured", 1.1))
+
+
+def page(kind: str, title: str, subtitle: str, facts: dict[str, str], shown: list[Any]) -> dict[str, Any]:
+    """A document; facts have the same small print."""
     return {
         "schema": "meshwright-view 1",
-        "kind": "comparison",
-        "title": UNFRIENDLY,
-        "subtitle": "predicted beside measured",
-        "facts": [{"name": "step", "value": "310 ms", "note": UNFRIENDLY}],
+        "kind": kind,
+        "title": title,
+        "subtitle": subtitle,
+        "facts": [{"name": name, "value": value, "note": UNFRIENDLY} for name, value in facts.items()],
         "notes": ["made by hand"],
-        "sections": [timeline, *sections()],
+        "sections": shown,
     }
+
+
+def document() -> dict[str, Any]:
+    """Two traces and one of each other section."""
+    facts = {"step": "310 ms"}
+    return page("comparison", UNFRIENDLY, "predicted beside measured", facts, [two_traces(), *sections()])
+
+
+def plan_page() -> dict[str, Any]:
+    """One trace, what its step is made of, and the plans beside it."""
+    facts = {"step": "310 ms", "tokens/s": "212,000", "MFU": "41 %", "bubble": "27 %", "peak memory": "4 GB"}
+    words = [
+        ("forward", 0.11),
+        ("backward", 0.11),
+        ("waiting for the pipeline", 0.06),
+        ("optimizer step", 0.03),
+    ]
+    parts = [{"name": name, "seconds": seconds, "kind": "products"} for name, seconds in words]
+    made_of = {"type": "composition", "title": "What a step is made of", "parts": parts, "total_s": 0.31}
+    beside = [each for each in sections() if each["type"] in ("plans", "frontier")]
+    shown = [timeline(trace("plan", "simulated", 1.0)), made_of, *beside]
+    return page("plan", "Four stages, eight microbatches", "1F1B on eight devices", facts, shown)
+
+
+def comparison_page() -> dict[str, Any]:
+    """Two traces and nothing else."""
+    facts = {"predicted": "310 ms", "measured": "341 ms"}
+    return page("comparison", "Predicted and measured", "1F1B on eight devices", facts, [two_traces()])

@@ -16,6 +16,7 @@ from tests.workbench.conftest import until, violations
 from tests.workbench.server.test_app import CONFIG, EVIL, MEGATRON
 from tests.workbench.server.test_run_app import line
 
+from meshwright.api.trainings.held_file import hold
 from meshwright.workbench.document.followed import FollowedRun
 from meshwright.workbench.server.app import Workbench, create_app
 from meshwright.workbench.server.run_app import create_run_app
@@ -196,14 +197,23 @@ def test_pasted_texts_are_seen_and_names_are_text(walked: Opening) -> None:
 
 @pytest.mark.slow
 def test_the_page_of_a_run_grows_with_it(walked: Opening, tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    file.write_text(line(1))
-    with served(partial(create_run_app, FollowedRun(file))) as site:
+    file, asked = tmp_path / "metrics.jsonl", list[str]()
+    with served(partial(create_run_app, FollowedRun(file))) as site, file.open("w") as writing:
+        hold(writing)
+        writing.write(line(1))
+        writing.flush()
         page = walked("", site)
+        page.on("request", lambda request: asked.append(request.url))
         until(page, "document.querySelector('.live')")
         assert "1 step," in page.locator("header.about").inner_text()
-        with file.open("a") as writing:
-            writing.write(line(2) + line(3))
+        writing.write(line(2) + line(3))
+        writing.flush()
         until(page, "document.querySelector('header.about').innerText.includes('3 steps')")
         assert EVIL in page.get_by_label("Notes").last.inner_text()
+        writing.close()
+        until(page, "!document.querySelector('.live')")
+        assert page.locator("nav .badge").inner_text() == "ended" and "has ended" in page.inner_text("main")
+        before = len(asked)
+        page.wait_for_timeout(2500)
+        assert len(asked) == before, "nothing is asked of a run that has ended"
         page.close()

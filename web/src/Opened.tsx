@@ -47,6 +47,7 @@ export function Opened({ document: given }: { document: ViewDocument }) {
       <nav class="top" aria-label="Page">
         <span class="brand">meshwright</span><span class="muted">{shown.kind}</span>
         {shown.follow && <span class="badge live">live</span>}
+        {given.follow && !shown.follow && <span class="badge" role="status">ended</span>}
         <ThemeSwitch onChoice={(theme) => keep({ theme: theme === "system" ? null : theme })} />
       </nav>
       <main>

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from meshwright.api.trainings.held_file import is_held
 from meshwright.api.trainings.metrics import Meter, MetricsFile, StepMetrics
 from meshwright.executor.job.gather import Iteration
 from meshwright.specs.error import SpecError
-from meshwright.specs.held_file import is_held
 from meshwright.specs.plan.utilisation import StepFlops
 from meshwright.specs.training.learning_rate import LearningRate
 

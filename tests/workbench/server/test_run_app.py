@@ -12,8 +12,8 @@ import pytest
 from starlette.testclient import TestClient
 from tests.workbench.reading import section, values
 
+from meshwright.api.trainings.held_file import hold
 from meshwright.specs.error import SpecError
-from meshwright.specs.held_file import hold
 from meshwright.workbench.document.followed import ENDED, FollowedRun
 from meshwright.workbench.server.run_app import create_run_app
 

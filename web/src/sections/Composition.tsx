@@ -1,21 +1,16 @@
 // What a step is made of: one bar, and the parts with their seconds and shares.
 import type { CompositionSection } from "../document";
 import { seconds, share } from "../quantity";
-import { useTheme } from "../theme";
 import { PATTERNS } from "../timeline/patterns";
 
-// Apart for the common colour-vision deficiencies, as in reports/chart/palette.py; patterns change with each.
-const COLORS = {
-  light: ["#6ea8f0", "#f2a65a", "#57c4a0", "#e57fa3", "#c9a0e8", "#e8cf5a", "#7fd0e0", "#ef8f7d", "#b3bac4"],
-  dark: ["#6ea8f0", "#f2a65a", "#57c4a0", "#e57fa3", "#c9a0e8", "#e8cf5a", "#7fd0e0", "#ef8f7d", "#8a939e"],
-};
+// Those of reports/chart/bars.py, apart for the colour-blind; patterns change with each.
+const COLORS = ["#5b8fd9", "#e09a52", "#58b394", "#c97bb0", "#a9d6b2", "#e8cf5a", "#e06c6c", "#7fd0e0", "#aa8909", "#c3c9d1"];
 const LEAST_LABEL_SHARE = 0.07;
 
 export function Composition({ section }: { section: CompositionSection }) {
-  const colors = COLORS[useTheme()];
   const total = section.total_s || section.parts.reduce((sum, part) => sum + part.seconds, 0) || 1;
   const mark = (place: number): { style: { backgroundColor: string }; pattern: string } => ({
-    style: { backgroundColor: colors[place % colors.length] }, pattern: PATTERNS[place % PATTERNS.length],
+    style: { backgroundColor: COLORS[place % COLORS.length] }, pattern: PATTERNS[place % PATTERNS.length],
   });
   return (
     <>

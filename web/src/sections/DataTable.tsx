@@ -27,8 +27,8 @@ function order(rows: TableRow[], column: TableColumn, isDown: boolean): number[]
   return isDown ? places.reverse() : places;
 }
 
-export function DataTable({ label, columns, rows, chosen = -1, first }: {
-  label: string; columns: TableColumn[]; rows: TableRow[]; chosen?: number;
+export function DataTable({ label, caption, columns, rows, chosen = -1, first }: {
+  label: string; caption?: string; columns: TableColumn[]; rows: TableRow[]; chosen?: number;
   first?: (row: number, text: string) => ComponentChildren;
 }) {
   const [sorting, sort] = useState<{ key: string; isDown: boolean } | null>(null);
@@ -42,6 +42,7 @@ export function DataTable({ label, columns, rows, chosen = -1, first }: {
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label={label}>
       <table>
+        {caption && <caption>{caption}</caption>}
         <thead>
           <tr>
             {columns.map((column) => (

@@ -1,11 +1,14 @@
 // Lines over one axis, by uPlot: loss, tokens a second, latency against load.
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import uPlot from "uplot";
-import { numbers, type SeriesSection } from "../document";
+import { numbers, type SeriesSection, type TableColumn, type TableRow } from "../document";
 import { inUnit } from "../quantity";
 import { css, useTheme } from "../theme";
+import { DataTable } from "./DataTable";
+import { Folded } from "./Folded";
 
-const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
+// So many that, beside six colours, the first ten lines differ in one or the other also for the colour-blind.
+const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3], [14, 5]];
 const COLORS = 6; // --s1 to --s6
 const TALL_PX = 250;
 
@@ -49,5 +52,25 @@ export function Series({ section }: { section: SeriesSection }) {
     const values = numbers(line.y);
     return `${line.label}: ${values.length ? inUnit(values[values.length - 1], section.y_unit) : "nothing yet"}`;
   });
-  return <div class="plot" ref={place} role="img" aria-label={`${section.y_title} over ${section.x_title}. Last: ${last.join("; ")}`} />;
+  const name = section.y_title || section.title || "Values";
+  return (
+    <>
+      <div class="plot" ref={place} role="img" aria-label={`${name} over ${section.x_title}. Last: ${last.join("; ")}. The table below has all.`} />
+      <Folded title="As a table">
+        {() => <DataTable label={`${name} as a table`} columns={columnsOf(section)} rows={rowsOf(section, data)} />}
+      </Folded>
+    </>
+  );
+}
+
+const columnsOf = (section: SeriesSection): TableColumn[] =>
+  [section.x_title || "x", ...section.lines.map((line) => line.label)].map((title, place) => ({ key: String(place), title, is_number: true }));
+
+/** A row for every x, with an empty cell where a line has no value. */
+function rowsOf(section: SeriesSection, data: uPlot.AlignedData): TableRow[] {
+  const units = [section.x_unit, ...section.lines.map(() => section.y_unit)];
+  return Array.from(data[0], (_, row) => Object.fromEntries(units.map((unit, column) => {
+    const value = data[column][row];
+    return [String(column), value === null || value === undefined ? "" : inUnit(value, unit)];
+  })));
 }

@@ -2,8 +2,15 @@
 import { useState } from "preact/hooks";
 import type { TopologySection } from "../document";
 import { bytes, share } from "../quantity";
+import { DataTable } from "./DataTable";
+import { Folded } from "./Folded";
 
 const WIDTH = 900, MARGIN = 52, LABELS = 24; // more labels than these would cover each other
+const LISTED = 30; // in the table
+const COLUMNS = [
+  { key: "link", title: "Link" }, { key: "label", title: "What" },
+  { key: "bytes", title: "Bytes", is_number: true }, { key: "busy", title: "Busy", is_number: true },
+];
 
 type Link = TopologySection["links"][number];
 
@@ -44,19 +51,12 @@ export function Topology({ section }: { section: TopologySection }) {
       <p class="under" role="status">
         {over ? `${told(over)}${over.label ? ` (${over.label})` : ""}: ${bytes(over.bytes)}, busy ${share(over.busy_share)} of the step` : "Wider and warmer: busy for more of the step."}
       </p>
-      <details>
-        <summary>The busiest links</summary>
-        <div class="scroll" tabIndex={0} role="group" aria-label="The busiest links">
-          <table>
-            <thead><tr><th scope="col">Link</th><th scope="col">What</th><th scope="col" class="number">Bytes</th><th scope="col" class="number">Busy</th></tr></thead>
-            <tbody>
-              {hottest.slice(0, 30).map((link, place) => (
-                <tr key={place}><th scope="row">{told(link)}</th><td>{link.label}</td><td class="number">{bytes(link.bytes)}</td><td class="number">{share(link.busy_share)}</td></tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      </details>
+      <Folded title="The busiest links">
+        {() => (
+          <DataTable label="The busiest links" columns={COLUMNS} rows={hottest.slice(0, LISTED).map((link) => (
+            { link: told(link), label: link.label, bytes: bytes(link.bytes), busy: share(link.busy_share) }))} />
+        )}
+      </Folded>
     </>
   );
 }

@@ -1,8 +1,10 @@
 // The timeline as a table: the rows that are seen, for those who do not see the picture, and to copy from.
-import { useState } from "preact/hooks";
+import type { TableColumn, TableRow } from "../document";
 import { bytes, count, seconds } from "../quantity";
-import type { View } from "./paint";
+import { DataTable } from "../sections/DataTable";
+import { Folded } from "../sections/Folded";
 import { length } from "./compared";
+import type { View } from "./paint";
 import { numberAt, type DrawnTrace } from "./trace";
 
 const MOST_ROWS = 100;
@@ -17,51 +19,34 @@ function seen(trace: DrawnTrace, view: View, lit: Uint8Array | null): { rows: nu
   return { rows: rows.slice(0, MOST_ROWS), total: rows.length };
 }
 
-export function RowTable({ traces, view, lit }: {
-  traces: DrawnTrace[]; view: () => View; lit: (Uint8Array | null)[];
-}) {
-  const [isOpen, open] = useState(false);
-  return (
-    <details class="rows" onToggle={(event) => open((event.currentTarget as HTMLDetailsElement).open)}>
-      <summary>As a table</summary>
-      {isOpen && traces.map((trace, place) => <One key={place} trace={trace} view={view()} lit={lit[place]} />)}
-    </details>
-  );
+const WORDS = ["Device", "Stream", "Instruction"], NUMBERS = ["Stage", "Microbatch", "Start", "Length"];
+
+function columnsOf(trace: DrawnTrace): TableColumn[] {
+  const numbers = trace.bytes ? [...NUMBERS, "Bytes"] : NUMBERS;
+  return [...WORDS, ...numbers].map((title) => ({ key: title, title, is_number: !WORDS.includes(title) }));
 }
 
-function One({ trace, view, lit }: { trace: DrawnTrace; view: View; lit: Uint8Array | null }) {
-  const { rows, total } = seen(trace, view, lit);
+function cellsOf(trace: DrawnTrace, row: number): TableRow {
+  const lane = trace.lanes[trace.lane[row]];
+  return {
+    Device: trace.devices[lane.device], Stream: lane.stream, Instruction: trace.names[trace.name[row]],
+    Stage: numberAt(trace.stage, row), Microbatch: numberAt(trace.microbatch, row),
+    Start: seconds(trace.start[row], trace.span), Length: seconds(length(trace, row)),
+    Bytes: trace.bytes?.[row] ? bytes(trace.bytes[row]) : "",
+  };
+}
+
+export function RowTable({ traces, view, lit }: { traces: DrawnTrace[]; view: View; lit: (Uint8Array | null)[] }) {
   return (
-    <div class="scroll" tabIndex={0} role="group" aria-label={`Rows of ${trace.label}`}>
-      <table>
-        <caption>
-          {trace.label}: {total > rows.length ? `the first ${count(rows.length)} of ${count(total)}` : count(total)} rows
-          between {seconds(view.from, view.to)} and {seconds(view.to)}
-        </caption>
-        <thead>
-          <tr>
-            <th scope="col">Device</th><th scope="col">Stream</th><th scope="col">Instruction</th>
-            <th scope="col" class="number">Stage</th><th scope="col" class="number">Microbatch</th>
-            <th scope="col" class="number">Start</th><th scope="col" class="number">Length</th>
-            {trace.bytes && <th scope="col" class="number">Bytes</th>}
-          </tr>
-        </thead>
-        <tbody>
-          {rows.map((row) => {
-            const lane = trace.lanes[trace.lane[row]];
-            return (
-              <tr key={row}>
-                <td>{trace.devices[lane.device]}</td><td>{lane.stream}</td><td>{trace.names[trace.name[row]]}</td>
-                <td class="number">{numberAt(trace.stage, row) ?? ""}</td>
-                <td class="number">{numberAt(trace.microbatch, row) ?? ""}</td>
-                <td class="number">{seconds(trace.start[row], trace.span)}</td>
-                <td class="number">{seconds(length(trace, row))}</td>
-                {trace.bytes && <td class="number">{trace.bytes[row] ? bytes(trace.bytes[row]) : ""}</td>}
-              </tr>
-            );
-          })}
-        </tbody>
-      </table>
-    </div>
+    <Folded title="As a table" name="rows">
+      {() => traces.map((trace, place) => {
+        const { rows, total } = seen(trace, view, lit[place]);
+        const many = total > rows.length ? `the first ${count(rows.length)} of ${count(total)}` : count(total);
+        return (
+          <DataTable key={place} label={`Rows of ${trace.label}`} columns={columnsOf(trace)} rows={rows.map((row) => cellsOf(trace, row))}
+            caption={`${trace.label}: ${many} rows between ${seconds(view.from, view.to)} and ${seconds(view.to)}`} />
+        );
+      })}
+    </Folded>
   );
 }

@@ -1,9 +1,10 @@
-// Which colour each row has: that of its kind, darker for odd microbatches, pale where something else is looked at.
+// Which colour each row has: that of its kind, another shade for odd microbatches, pale where something else is looked at.
 import type { Theme } from "../theme";
 import { numberAt, type DrawnTrace } from "./trace";
 
 export const PALE = 0.16; // what is left of a row that is not looked at
-const ODD_MICROBATCH = 0.86; // as in reports/chart/palette.py
+// As in reports/chart/palette.py; on dark ground colours are darker already, and labels on them stay readable on brighter ones.
+const ODD_MICROBATCH: Record<Theme, number> = { light: 0.86, dark: 1.16 };
 // Orange and blue stay apart for the common colour-vision deficiencies, and carry dark text.
 export const SLOWER: Record<Theme, string> = { light: "#ef8a4c", dark: "#ef8a4c" };
 export const FASTER: Record<Theme, string> = { light: "#4f9be8", dark: "#5aa0e6" };
@@ -26,7 +27,7 @@ let versions = 0;
 export function ink(trace: DrawnTrace, theme: Theme, track: string, emphasis: Emphasis): Ink {
   const ground = rgb(track);
   const bases = trace.kinds.map((kind) => rgb(theme === "dark" ? kind.color_dark : kind.color_light));
-  const shades = bases.flatMap((base) => [base, base.map((value) => value * ODD_MICROBATCH) as Rgb]);
+  const shades = bases.flatMap((base) => [base, base.map((value) => Math.min(255, value * ODD_MICROBATCH[theme])) as Rgb]);
   const marks = [SLOWER, FASTER, UNMATCHED].map((mark) => rgb(mark[theme]));
   const bright = [...shades, ...marks];
   const palette = [...bright, ...bright.map((color) => mix(color, ground, PALE))];

@@ -1,7 +1,8 @@
 // Draws the lanes of one trace: single rectangles where there are few, a line of pixels a lane where there are many.
-import { css } from "../theme";
 import type { Ink } from "./ink";
-import type { Band, Layout, Strip } from "./layout";
+import type { Layout, Strip } from "./layout";
+import { outline, path } from "./marks";
+import { names } from "./names";
 import { patternOf } from "./patterns";
 import { isFine, LONG_LANE_ROWS, pyramid, sampled, type Pyramid } from "./pyramid";
 import { strip } from "./strip";
@@ -56,28 +57,6 @@ export function paint(canvas: HTMLCanvasElement, picture: Picture, scene: Scene)
   if (scene.hovered >= 0) outline(context, picture, scene);
   context.restore();
   return isFew ? "rectangles" : "strips";
-}
-
-function names(context: CanvasRenderingContext2D, bands: Band[], scene: Scene): void {
-  context.fillStyle = css("--ink");
-  context.textAlign = "right";
-  context.textBaseline = "middle";
-  let above = -Infinity;
-  for (const band of bands) {
-    const tall = band.strips[0]?.height ?? 0, y = band.top - scene.scroll + tall / 2 + 0.5;
-    if (y - above < 11) continue;
-    above = y;
-    context.font = `${tall >= 15 ? 12 : 10}px system-ui, sans-serif`;
-    const text = band.count > 1 ? `${band.label} ×${band.count}` : band.label;
-    context.fillText(fitted(context, text, scene.gutter - 12), scene.gutter - 7, y);
-  }
-}
-
-function fitted(context: CanvasRenderingContext2D, text: string, width: number): string {
-  if (context.measureText(text).width <= width) return text;
-  let kept = text.length - 1;
-  while (kept > 1 && context.measureText(text.slice(0, kept) + "…").width > width) kept--;
-  return text.slice(0, kept) + "…";
 }
 
 type Range = { strip: Strip; first: number; last: number };
@@ -155,45 +134,3 @@ export function pyramidOf(picture: Picture, lane: number): Pyramid {
   picture.pyramids.set(lane, made);
   return made;
 }
-
-function boxes(picture: Picture, scene: Scene): (row: number) => [number, number, number, number][] {
-  const stripsOf = new Map<number, Strip[]>();
-  for (const band of picture.layout.bands) for (const each of band.strips) {
-    stripsOf.set(each.lane, [...(stripsOf.get(each.lane) ?? []), each]);
-  }
-  const { trace } = picture, { gutter, view, width } = scene;
-  const perSecond = (width - gutter) / (view.to - view.from);
-  return (row) => (stripsOf.get(trace.lane[row]) ?? []).map(({ top, height }) => [
-    gutter + (trace.start[row] - view.from) * perSecond, top, (trace.end[row] - trace.start[row]) * perSecond, height,
-  ]);
-}
-
-function outline(context: CanvasRenderingContext2D, picture: Picture, scene: Scene): void {
-  context.strokeStyle = css("--ink");
-  context.lineWidth = 2;
-  for (const [left, top, wide, tall] of boxes(picture, scene)(scene.hovered)) {
-    context.strokeRect(left, top - 1, Math.max(wide, 2), tall + 2);
-  }
-}
-
-const MOST_PATH_ROWS = 3000; // more cannot be followed by eye
-
-/** A line from the end of each row of the critical path to the start of the next one, in the order of time. */
-function path(context: CanvasRenderingContext2D, picture: Picture, scene: Scene): void {
-  const { trace } = picture, { view } = scene;
-  const seen = scene.path!.filter((row) => trace.end[row] >= view.from && trace.start[row] <= view.to);
-  if (seen.length > MOST_PATH_ROWS) return;
-  const box = boxes(picture, scene);
-  context.strokeStyle = css("--accent");
-  context.lineWidth = 1.5;
-  context.beginPath();
-  seen.forEach((row, place) => {
-    const found = box(row)[0];
-    if (!found) return;
-    const [left, top, wide, tall] = found, y = top + tall / 2;
-    if (place) context.lineTo(left, y);
-    context.moveTo(left + wide, y);
-  });
-  context.stroke();
-}
-

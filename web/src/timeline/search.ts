@@ -27,8 +27,11 @@ function deviceTest(trace: DrawnTrace, word: string): Test | null {
   return (row) => some[trace.lanes[trace.lane[row]].device];
 }
 
-/** The rows that a query names, by start, and whether a row is one; null for an empty query. */
-export function searched(trace: DrawnTrace, query: string): { rows: Uint32Array; is: Uint8Array } | null {
+/** The rows that a query names, by start, and whether a row is one. */
+export interface Found { rows: Uint32Array; is: Uint8Array }
+
+/** What a query finds; null for an empty one. */
+export function searched(trace: DrawnTrace, query: string): Found | null {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return null;
   const tests = words.map((word) =>

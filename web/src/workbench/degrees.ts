@@ -43,8 +43,9 @@ export function refusal(words: Words, which: Degree, value: number, devices: num
   if (which === "ep") {
     const ranks = taken({ ...words, pp: "1" });
     if (ranks % value) return `tp × cp × dp = ${ranks} is not divided by ${value}`;
-    if (model?.experts === undefined) return null;
-    return value === 1 || (model.experts > 0 && model.experts % value === 0) ? null : `${model.experts} experts are not divided by ${value}`;
+    if (model?.experts === undefined || value === 1) return null;
+    if (!model.experts) return "the model has no experts";
+    return model.experts % value === 0 ? null : `${model.experts} experts are not divided by ${value}`;
   }
   if (others * value > devices) return `${others} × ${value} is more than ${devices} devices`;
   if (devices % (others * value)) return `${devices} devices are not divided by ${others} × ${value}`;

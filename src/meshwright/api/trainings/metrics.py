@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.api.trainings.drift import Drift, DriftWatch
+from meshwright.api.trainings.held_file import hold
 from meshwright.specs.error import SpecError
-from meshwright.specs.held_file import hold
 from meshwright.specs.whole_file import whole_file
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from meshwright.api.trainings.held_file import is_held
 from meshwright.specs.error import SpecError
-from meshwright.specs.held_file import is_held
 from meshwright.workbench.document.document import Document, Follow
 from meshwright.workbench.document.run import Row, metrics_of, run_document
 

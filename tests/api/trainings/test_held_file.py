@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.specs.held_file import hold, is_held
+from meshwright.api.trainings.held_file import hold, is_held
 
 WRITER = "import fcntl, sys; file = open(sys.argv[1], 'a'); fcntl.flock(file, fcntl.LOCK_SH); print(flush=True); input()"
 
