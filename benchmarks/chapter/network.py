@@ -17,9 +17,8 @@ from meshwright.evidence.tables.job import job_of
 from meshwright.evidence.tables.score import Scored
 from meshwright.evidence.tables.table import TrainingRow
 from meshwright.prediction.predicted import predict
-from meshwright.prediction.step_part import WAITING
+from meshwright.prediction.step_part import WAITING, is_beside
 from meshwright.prediction.step_program import StepProgram, simulated_s
-from meshwright.prediction.step_trait import BESIDE
 from meshwright.reports import Chart, Series, chart_svg
 
 from ..fit import fit_efa
@@ -171,7 +170,7 @@ def _waits_over(pair: Scored) -> int:
     row, prediction = pair
     per_node = max(1, row.count("gpus_per_node", PER_NODE))
     nodes = row.count("gpus") // per_node
-    total = sum(seconds for name, seconds in prediction.parts.items() if name not in BESIDE)
+    total = sum(seconds for name, seconds in prediction.parts.items() if not is_beside(name))
     is_plain = row.count("pp", 1) == 1 and row.count("tp", 1) <= per_node and not row.is_moe
     waits = prediction.parts.get(WAITING, 0.0) >= EXPOSED * total > 0
     return nodes if is_plain and nodes > 1 and waits and prediction.predicted_s else 0

@@ -8,7 +8,8 @@ from meshwright.catalog import find_schedule
 from meshwright.costs.step.profile import packaged_step_profile
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.prediction.predicted import Predicted, predict
-from meshwright.prediction.step_trait import BESIDE, UNCERTAIN
+from meshwright.prediction.step_part import is_beside
+from meshwright.prediction.step_trait import UNCERTAIN
 from meshwright.reports.chart.bars import bars_svg
 from meshwright.specs.plan.software import CLASSES
 from meshwright.specs.units import format_bytes
@@ -92,7 +93,7 @@ def example_table() -> Iterator[str]:
         yield f"| {name} | {value:.3f} | {100 * value / step.value:.1f} |"
     yield f"| **step** ({step.low:.2f} to {step.high:.2f} s, {step.basis}) | **{step.value:.3f}** | 100 |"
     for name, value in found.parts.items():
-        if name in BESIDE:
+        if is_beside(name):
             yield f"| beside: `{name}` | {value:.3f} | |"
     yield ""
     yield f"{found.num_rows:,} instructions were simulated; {tokens:,.0f} tokens/s a GPU, model FLOPs at {share:.1%} of"
@@ -101,4 +102,4 @@ def example_table() -> Iterator[str]:
 
 def along(found: Predicted) -> dict[str, float]:
     """The parts that add up to the step: those on the compute stream."""
-    return {name: value for name, value in found.parts.items() if name not in BESIDE}
+    return {name: value for name, value in found.parts.items() if not is_beside(name)}

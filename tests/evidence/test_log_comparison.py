@@ -15,6 +15,7 @@ from meshwright.evidence.log_comparison import (
 )
 from meshwright.interop.training_log import MeasuredRun
 from meshwright.prediction.predicted import predict
+from meshwright.prediction.step_part import ADDS_UP
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload
 from meshwright.specs.config.source import load_model
 from meshwright.specs.plan.prediction import Prediction
@@ -47,6 +48,10 @@ def test_what_runs_beside_computes_explains_nothing_by_itself() -> None:
     found = compared(11.5)
     assert found.beside == {"reducing gradients": 3.0}
     assert [part.needed for part in found.parts if part.name == "REDUCE_GRAD"] == [None]
+
+
+def test_words_are_of_every_part_that_adds_up_to_a_step_and_call_nothing_else_one() -> None:
+    assert {name for name, kind in KINDS.items() if not kind.is_beside} == ADDS_UP
 
 
 def test_a_part_that_is_too_short_cannot_explain_a_faster_run() -> None:

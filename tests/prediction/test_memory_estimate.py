@@ -51,6 +51,25 @@ def test_bytes_of_a_dense_model_on_one_device_by_hand():
     assert memory.reserved_bytes == pytest.approx(18 * n + FRAGMENTATION * passing)
 
 
+def test_state_on_the_host_is_on_the_device_for_the_step_only():
+    """12 bytes a parameter, of which the copy's 4 stay; at worst the moments of the last step are still on their way."""
+    n, offload = LLAMA.num_parameters, {"passes": ("offload_optimizer",)}
+    (_, kept), (_, moved) = (estimated(sharding="zero1", **choices) for choices in ({}, offload))
+    assert moved.fullest.moment == kept.fullest.moment == "loss"
+    assert held(moved.fullest) == {**held(kept.fullest), "optimizer state": 4 * n / 8}
+    assert (kept.fullest.host_bytes, moved.fullest.host_bytes) == (0, 8 * n / 8)
+    assert moved.reserved_bytes == pytest.approx(kept.reserved_bytes - 8 * n / 8)
+    assert moved.upper_bytes == pytest.approx(kept.upper_bytes)
+
+    short = {"sequence_length": 64, "batch": 8, "sharding": "none"}
+    _, full = estimated(**short, **offload)
+    assert full.fullest.moment == "optimizer step"
+    assert held(full.fullest) == {
+        "parameters": 2 * n, "gradients": 4 * n, "optimizer state": 4 * n, "optimizer state from the host": 8 * n,
+    }  # fmt: skip
+    assert full.allocated_bytes <= estimated(**short)[1].allocated_bytes
+
+
 def test_an_unfused_loss_keeps_three_and_leaves_one_behind():
     choices = {
         "devices": "8xH100",

@@ -13,8 +13,9 @@ from meshwright.costs.step.profile import StepFit, Width, packaged_step_profile
 from meshwright.costs.step.step_costs import StepConstants
 from meshwright.lowering.lower import lower
 from meshwright.prediction.predicted import Predicted, predict
+from meshwright.prediction.step_part import is_beside
 from meshwright.prediction.step_program import pipeline_times, schedule_of, simulated_s, step_program
-from meshwright.prediction.step_trait import BESIDE, step_shares
+from meshwright.prediction.step_trait import step_shares
 from meshwright.schedules.order import registered
 from meshwright.specs import Cluster, ClusterSpec, ModelSpec, Plan, Workload, load_model
 from meshwright.specs.cluster.device import Link, device_presets
@@ -24,6 +25,7 @@ from meshwright.stage.piece import num_pieces
 
 MIXED = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
 SHARDED = {"sharding": "zero3", "overlap": ("reduce", "gather")}
+OFFLOADED = {"passes": ("offload_optimizer",)}
 PIPELINE = {"pp": 4, "dp": 1, "overlap": ()}
 FIT = packaged_step_profile().fit
 
@@ -55,8 +57,10 @@ def predicted(*arguments: Any, **choices: Any) -> Predicted:
 
 
 def busy_s(estimate: Predicted) -> float:
-    beside = (*BESIDE, "waiting", "step overhead")
-    return sum(seconds for name, seconds in estimate.parts.items() if name not in beside)
+    idle = ("waiting", "step overhead")
+    return sum(
+        seconds for name, seconds in estimate.parts.items() if name not in idle and not is_beside(name)
+    )
 
 
 # ------------------------------------------------------------------------------------------ parts
@@ -73,14 +77,31 @@ def busy_s(estimate: Predicted) -> float:
         ("8xH100", {"cp": 2, "recompute": "full"}),
         ("8xB200", {"float8": "tensorwise"}),
         ("8xA100-80", {"software": "eager", "recompute": "selective"}),
+        ("8xH100", {"sharding": "zero1", **OFFLOADED}),
+        ("8xH100", {"pp": 2, "schedule": "interleaved_1f1b", **OFFLOADED}),
+        ("8xH100", {"pp": 4, "vocabulary": "one_barrier"}),
     ],
 )
 def test_what_computes_take_and_wait_for_is_the_step(cluster: str, choices: dict[str, Any]) -> None:
     found = predicted(cluster, **choices)
-    on_computes = sum(seconds for name, seconds in found.parts.items() if name not in BESIDE)
+    on_computes = sum(seconds for name, seconds in found.parts.items() if not is_beside(name))
     assert on_computes == pytest.approx(found.step.value, rel=1e-9)
     assert list(found.parts.values()) == sorted(found.parts.values(), reverse=True)
     assert found.num_rows == step_program(*planned(cluster, **choices)).wiring.program.num_rows
+
+
+def test_loads_and_stores_are_beside_and_what_waits_for_them_has_a_name() -> None:
+    """Computes take what they take without; of what moves to and from the host the step waits for what they do not hide."""
+    kept, moved = (predicted("8xH100", sharding="zero1", **choices) for choices in ({}, OFFLOADED))
+    for kind in ("matmul", "attention", "stream", "gap"):
+        assert moved.parts[kind] == pytest.approx(kept.parts[kind], rel=1e-9)
+    on_link = [moved.exchanges[name] for name in ("LOAD_STATE", "STORE_STATE")]
+    assert [each.seconds for each in on_link] == [moved.parts["LOAD_STATE"], moved.parts["STORE_STATE"]]
+    load, store = (
+        on_link  # stage by stage: one is stored while the next is loaded, and the last passes beside what follows
+    )
+    assert load.exposed_s <= moved.parts["host memory"] < load.seconds + store.seconds / 4
+    assert "host memory" not in kept.parts and kept.exchanges.keys() < moved.exchanges.keys()
 
 
 def test_with_experts_and_tied_tables_parts_add_up_too() -> None:
@@ -89,7 +110,7 @@ def test_with_experts_and_tied_tables_parts_add_up_too() -> None:
         (model(4, 65536, has_tied_embeddings=True), {"pp": 2, "sharding": "zero1"}),
     ):
         found = predicted("8xH100", of, **choices)
-        total = sum(seconds for name, seconds in found.parts.items() if name not in BESIDE)
+        total = sum(seconds for name, seconds in found.parts.items() if not is_beside(name))
         assert total == pytest.approx(found.step.value, rel=1e-9)
 
 
@@ -288,7 +309,7 @@ def test_a_chip_that_nobody_measured_is_priced_by_its_data_sheet_where_that_is_a
     flops = tokens * plan.model.train_flops_per_token(plan.workload.sequence_length)
     assert found.step.value > flops / (8 * cluster.devices[0].peak_flops_per_s("bfloat16"))
     assert found.step.basis == "never seen" and found.step.high >= 1.3 * found.step.value * (1 - 1e-12)
-    on_computes = sum(seconds for name, seconds in found.parts.items() if name not in BESIDE)
+    on_computes = sum(seconds for name, seconds in found.parts.items() if not is_beside(name))
     assert on_computes == pytest.approx(found.step.value, rel=1e-9)
     measured = planned("8xH100")
     assert predict(*measured, extrapolate=True).step == predict(*measured).step

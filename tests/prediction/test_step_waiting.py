@@ -18,7 +18,14 @@ def plan(**choices: Any) -> Plan:
     return Plan.of(load_model("llama-3.2-1b"), CLUSTER, Workload(64, 2048), dtype="bfloat16", **choices)
 
 
-@pytest.mark.parametrize("choices", [{"pp": 4, "tp": 2}, {"pp": 1, "sharding": "zero1"}])
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"pp": 4, "tp": 2},
+        {"pp": 1, "sharding": "zero1"},
+        {"pp": 4, "sharding": "zero1", "passes": ("offload_optimizer",)},
+    ],
+)
 def test_both_sum_to_the_waiting_of_the_prediction(choices: dict[str, Any]) -> None:
     found, parts = step_waiting(predict(plan(**choices), CLUSTER)), predict(plan(**choices), CLUSTER).parts
     assert found.bubble_s + found.exposed_s == pytest.approx(parts.get("waiting", 0.0), abs=1e-9)

@@ -14,13 +14,20 @@ from dataclasses import dataclass
 from operator import mul
 from typing import NamedTuple
 
+from meshwright.lowering.memory.offload import OptimizerOnHost
 from meshwright.prediction import memory_buffer as buffer
 from meshwright.prediction.memory_allocator import LASTING, NARROW, Unused, held_bytes
 from meshwright.schedules.in_flight import InFlight, in_flight
 from meshwright.schedules.order import Schedule
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.plan.plan import Plan
-from meshwright.stage.group.value_size import gradient_bytes, optimizer_bytes, parameter_bytes
+from meshwright.stage.group.value_size import (
+    gradient_bytes,
+    moved_bytes,
+    optimizer_bytes,
+    parameter_bytes,
+    summed_gradient_bytes,
+)
 from meshwright.stage.piece import is_vocabulary_split
 from meshwright.stage.saved.recomputed import recomputes_ends
 from meshwright.stage.saved.size import (
@@ -34,6 +41,7 @@ from meshwright.stage.work import StageWork, stage_works
 ADDED_MICROBATCHES: Mapping[str, int] = {"one_barrier": 1, "two_barriers": 2}
 INTERLACED_FACTOR = 1.5
 ACTIVATIONS = "activations of microbatches in flight"
+FROM_HOST = "optimizer state from the host"
 
 
 @dataclass(frozen=True)
@@ -45,9 +53,11 @@ class DeviceMemory:
         moment: of the step at which the peak is: "loss", "backward", "embedding backward" or "optimizer step".
         allocated_bytes: all tensors at that moment.
         reserved_bytes: what the allocator holds for them, freed blocks that fit nothing included.
-        upper_bytes: reserved at most: nothing fused, dropout masks, sharded stages kept whole, the worst fragmentation.
+        upper_bytes: reserved at most: nothing fused, dropout masks, sharded stages kept whole, state still on its way to the
+            host, the worst fragmentation.
         context_bytes: outside the allocator: driver, kernels, communicators.
         holders: (what, bytes) at that moment, largest first; they sum to `allocated_bytes`.
+        host_bytes: of its optimizer's state, in the memory of the host between two steps.
     """
 
     device: int
@@ -57,6 +67,7 @@ class DeviceMemory:
     upper_bytes: float
     context_bytes: float
     holders: tuple[tuple[str, float], ...]
+    host_bytes: float = 0.0
 
     @property
     def needed_bytes(self) -> float:
@@ -126,16 +137,18 @@ def estimate_memory(plan: Plan, cluster: ClusterSpec, schedule: Schedule) -> Mem
     for device, tops in enumerate(peaks):
         own = [sizes[stage] for stage in tops[0].stages] if tops else []
         moment, holders = _peak(plan, own, *_activation_bytes(plan, tops, [each.saved for each in own], own))
-        most = _peak(plan, own, *_activation_bytes(plan, tops, [each.most_saved for each in own], own))[1]
+        late = [each.with_state_under_way() for each in own]
+        most = _peak(plan, late, *_activation_bytes(plan, tops, [each.most_saved for each in own], own))[1]
         whole = sum(each.kept_whole for each in own)
         reserved, upper = sum(holders.values()), sum(most.values()) + whole
         if not is_host:
-            flat, late = sum(each.flat for each in own), _late_bytes(plan, tops, own)
-            unused = Unused(freed if moment == "loss" else 0.0, *late, flat)
+            flat = sum(each.flat for each in own)
+            unused = Unused(freed if moment == "loss" else 0.0, *_late_bytes(plan, tops, own), flat)
             reserved, upper = held_bytes(plan.software_class.keeps.segments, holders, most, whole, unused)
         largest_first = tuple(sorted(holders.items(), key=lambda pair: -pair[1]))
-        allocated = sum(holders.values())
-        devices.append(DeviceMemory(device, moment, allocated, reserved, upper, context, largest_first))
+        taken = sum(holders.values()), reserved, upper, context
+        host = sum(each.from_host for each in own)
+        devices.append(DeviceMemory(device, moment, *taken, largest_first, host))
     return MemoryEstimate(tuple(devices))
 
 
@@ -154,7 +167,8 @@ def _late_bytes(plan: Plan, tops: Sequence[InFlight], stages: Sequence[StageSize
 class StageSizes(NamedTuple):
     """Bytes of one stage: there all the time, of one microbatch in flight, and at the moments of a step by the name under
     which they are held. `loss`: None where it is elsewhere. `most_saved`: in software that keeps all it may.
-    `kept_whole`: at most, beside all others. `late`, `flat`: in no tensor (`memory_allocator.Unused`)."""
+    `kept_whole`: at most, beside all others. `late`, `flat`: in no tensor (`memory_allocator.Unused`). `from_host`: there for
+    the step only. `step_gradients`: those that the step reads."""
 
     loss: float | None
     messages: float
@@ -170,6 +184,13 @@ class StageSizes(NamedTuple):
     kept_whole: float
     late: float
     flat: float
+    from_host: float
+    step_gradients: float
+
+    def with_state_under_way(self) -> StageSizes:
+        """The same where what the last step used reaches the host only behind this one's peak: no row waits for that."""
+        always = {**self.always, FROM_HOST: self.always[FROM_HOST] + self.from_host}
+        return self._replace(always=always, from_host=0.0)
 
 
 def _sizes_of_stages(plan: Plan, works: Sequence[StageWork]) -> list[StageSizes]:
@@ -195,12 +216,15 @@ def _stage_sizes(work: StageWork) -> StageSizes:
         plan.software_class.keeps.narrow_gradients == "always",
     )
     saved, most_saved = (in_flight_bytes_per_token(plan, layers, each) for each in (context, most))
+    is_moved = plan.options_of(OptimizerOnHost.name) is not None
+    from_host = moved_bytes(plan, layers) if is_moved else 0.0
     return StageSizes(
         loss=buffer.loss_bytes(work) if layers.has_head or is_vocabulary_split(plan) else None,
         messages=buffer.message_bytes(work),
         always={
             "parameters": parameter_bytes(plan, layers),
-            "optimizer state": optimizer_bytes(plan, layers),
+            "optimizer state": optimizer_bytes(plan, layers) - from_host,
+            FROM_HOST: 0.0,
             "buckets of gradients": buffer.bucket_bytes(work),
             NARROW: narrow if is_lasting else 0.0,
         },
@@ -221,6 +245,8 @@ def _stage_sizes(work: StageWork) -> StageSizes:
         kept_whole=buffer.kept_whole_bytes(work),
         late=buffer.late_bytes(work),
         flat=buffer.flat_bytes(work),
+        from_host=from_host,
+        step_gradients=(summed_gradient_bytes if is_moved else gradient_bytes)(plan, layers),
     )
 
 
@@ -248,7 +274,10 @@ def _peak(
             **held, **gradients, ACTIVATIONS: one_less, **messages, "gradient of the embedding": table,
             "gradients of one microbatch": narrow, **waiting,
         },
-        "optimizer step": {**held, **gradients},
+        "optimizer step": {
+            **held, "gradients": sum(each.step_gradients for each in stages),
+            FROM_HOST: held.get(FROM_HOST, 0.0) + sum(each.from_host for each in stages),
+        },
     }  # fmt: skip
     losses = [each.loss for each in stages if each.loss is not None]
     if losses:

@@ -140,7 +140,7 @@ class Predicted:
             step = interval_of_costs(self.made, self.prices, self._iterations)
             return Outcome(step, {}, metrics.bubble(trace), {}).scaled(self.factor, self.ends)
         exchanges = hidden_exchanges(trace, busiest(self.program, self.prices)[0])
-        parts = step_parts(self.made, self.prices, self.pricing, period_s, exchanges)
+        parts = step_parts(self.made, self.prices, self.pricing, period_s, trace)
         step = interval_of_parts(self.made, self.pricing, width, period_s, parts)
         return Outcome(step, parts, metrics.bubble(trace), exchanges).scaled(self.factor, self.ends)
 

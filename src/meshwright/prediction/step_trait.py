@@ -6,31 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshwright.costs.step.profile import StepProfile
-from meshwright.prediction.step_part import INSIDE, OVERHEAD, WAITING
+from meshwright.prediction.step_part import HOST_MEMORY, INSIDE, OVERHEAD, WAITING, is_beside
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.prediction import Basis
 
-# Parts that run on other streams; what the step waits for of them is in "waiting".
-BESIDE = (
-    *(
-        "UNSHARD",
-        "SCATTER_GRAD",
-        "REDUCE_GRAD",
-        "SUM_GRAD",
-        "GATHER_PARAM",
-        "SEND_F",
-        "SEND_B",
-        "RECV_F",
-        "RECV_B",
-    ),
-    *("ALL_GATHER", "REDUCE_SCATTER", "ALL_REDUCE", "MAXIMUM"),  # between segments
-)
 MESSAGES = "messages"
 MORE_DEVICES = 4  # times as many devices as were ever measured is another network
 # Which kind of work a part of a step is; what is not here is bound by memory.
 KIND_OF: Mapping[str, str] = {
     "matmul": "products", "attention": "attention", "gap": "host", OVERHEAD: "host", INSIDE: MESSAGES, WAITING: MESSAGES,
+    HOST_MEMORY: MESSAGES,
 }  # fmt: skip
 MEMORY = "memory"
 # The first six add up to the step; the others are on top.
@@ -44,7 +30,7 @@ def seconds_by_kind(parts: Mapping[str, float], kind_of: Mapping[str, str] = KIN
     """What each kind of work takes on the busiest device; what runs beside is not counted."""
     found: dict[str, float] = {}
     for name, seconds in parts.items():
-        if name not in BESIDE:
+        if not is_beside(name):
             kind = kind_of.get(name, MEMORY)
             found[kind] = found.get(kind, 0.0) + seconds
     return found

@@ -11,7 +11,13 @@ from meshwright.ir.table import Kind
 from meshwright.ir.timing.replay import replay
 from meshwright.ir.trace import Trace
 from meshwright.prediction.predicted import Predicted
-from meshwright.prediction.step_part import INNER_ROWS, busiest, hidden_exchanges, inside_s
+from meshwright.prediction.step_part import (
+    HOST_KINDS,
+    INNER_ROWS,
+    WAITING,
+    busiest,
+    idle_parts,
+)
 from meshwright.prediction.step_program import ITERATIONS
 
 
@@ -37,7 +43,9 @@ def step_waiting(predicted: Predicted) -> StepWaiting:
     seconds, latency_s = factor * prices.seconds, factor * prices.latency_s
     device, busy_s = busiest(program, prices)
     inner = [each.name in INNER_ROWS for each in program.tables.effects]
-    is_of_stage = (program.kinds == Kind.COMPUTE) | np.array(inner)[program.columns.effect]
+    is_of_stage = (
+        np.isin(program.kinds, (Kind.COMPUTE, *HOST_KINDS)) | np.array(inner)[program.columns.effect]
+    )
     stays = np.zeros(len(seconds), dtype=bool)
     stays[prices.cost_of_row[is_of_stage]] = True
 
@@ -50,6 +58,7 @@ def step_waiting(predicted: Predicted) -> StepWaiting:
 
     whole = trace(np.ones(len(seconds), dtype=bool))
     period_s, alone_s = metrics.period_s(whole), metrics.period_s(trace(stays))
-    waiting_s = max(0.0, period_s - factor * busy_s - inside_s(hidden_exchanges(whole, device)))
+    idle_s = max(0.0, period_s - factor * busy_s)
+    waiting_s = idle_parts(whole, device, idle_s)[WAITING]
     exposed_s = min(waiting_s, max(0.0, period_s - alone_s))
     return StepWaiting(whole, waiting_s - exposed_s, exposed_s)

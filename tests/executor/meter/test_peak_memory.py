@@ -10,10 +10,13 @@ import pytest
 from meshwright.api.trainings.training import run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.ir.judge.metrics import peak_bytes
+from meshwright.prediction.memory_estimate import estimate_memory
+from meshwright.schedules.order import registered
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import PassOption, Plan
 from meshwright.specs.plan.workload import Workload
+from meshwright.stage.piece import as_executed
 
 LLAMA = ModelSpec.decoder(4, 128, 4, num_kv_heads=2, vocabulary_size=512, max_sequence_length=128)
 TIED = replace(LLAMA, has_tied_embeddings=True)
@@ -80,6 +83,16 @@ def test_every_tiers_peak_is_as_simulated(case: tuple[str, dict[str, Any]], gloo
     tiers = {(curve.device, curve.tier) for curve in done.predicted.memory}
     assert tiers == {(curve.device, curve.tier) for curve in done.trace.memory}
     assert ("host" in {tier for _, tier in tiers}) == ("passes" in choices)
+    if "passes" in choices:  # the host's memory that the estimate tells is what the run has there
+        told = estimate_memory(as_executed(plan), Cluster(f"{num_devices}xcpu"), registered()[plan.schedule])
+        assert max(each.host_bytes for each in told.devices) == pytest.approx(
+            peak_bytes(done.trace, tier="host"), rel=LARGEST_ERROR
+        )
+    if (
+        "passes" in choices and plan.sharding == "none"
+    ):  # the step is the fullest moment, whatever forward keeps
+        most = max(peak_bytes(done.trace, device) for device, tier in tiers if tier == "device")
+        assert told.allocated_bytes == pytest.approx(most, rel=LARGEST_ERROR)
     for device, tier in sorted(tiers):
         simulated = peak_bytes(done.predicted, device, tier)
         assert peak_bytes(done.trace, device, tier) == pytest.approx(simulated, rel=LARGEST_ERROR), tier

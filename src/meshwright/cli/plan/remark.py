@@ -8,7 +8,7 @@ from meshwright.evidence.log_comparison import KINDS
 from meshwright.planner.search.plans import TIE, Plans
 from meshwright.planner.search.search import reasons
 from meshwright.prediction.predicted import Predicted
-from meshwright.prediction.step_trait import BESIDE
+from meshwright.prediction.step_part import is_beside
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.units import counted, format_bytes, format_seconds
 
@@ -44,7 +44,7 @@ def headlines(found: Plans, shown: Mapping[int, Predicted], cluster: ClusterSpec
         second = list(shown)[1]
         why = f"; on the busiest device {_differences(shown)}" if best.parts else ""
         lines.append(f"1 before {second}: {_ahead(best, shown[second])}{why}")
-    for kind, seconds in [pair for pair in best.parts.items() if pair[0] not in BESIDE][:1]:
+    for kind, seconds in [pair for pair in best.parts.items() if not is_beside(pair[0])][:1]:
         lines.append(f"most of the step: {part_words(kind)}, {100 * seconds / best.step.value:.0f} % of it")
     return [*lines, *_doubts(found, cluster)]
 

@@ -15,8 +15,7 @@ from meshwright.planner.advice.running_cost import SECONDS_PER_HOUR, price_per_h
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.search import reasons
 from meshwright.prediction.predicted import Predicted
-from meshwright.prediction.step_part import WAITING
-from meshwright.prediction.step_trait import BESIDE
+from meshwright.prediction.step_part import WAITING, is_beside
 from meshwright.prediction.step_waiting import StepWaiting, step_waiting
 from meshwright.reports.page.plan_page import DeviceHolders, PlanFigures, PlanPage, plan_report
 from meshwright.reports.page.report import Figure, Report
@@ -116,7 +115,7 @@ def _parts(parts: Mapping[str, float], ran: StepWaiting) -> dict[str, float]:
     """In words; what is waited is told apart; what runs beside computes is left out."""
     found: dict[str, float] = {}
     for kind, seconds in parts.items():
-        if kind not in BESIDE and kind != WAITING:
+        if not is_beside(kind) and kind != WAITING:
             found[part_words(kind)] = found.get(part_words(kind), 0.0) + seconds
     waits = {BUBBLE: ran.bubble_s, EXPOSED: ran.exposed_s}
     return {**found, **{name: seconds for name, seconds in waits.items() if seconds > 0}}

@@ -89,9 +89,10 @@ def memory_line(memory: MemoryEstimate, capacity_bytes: int | None) -> str:
     """Allocated, reserved and the worst case of the fullest device."""
     fullest = memory.fullest
     room = "" if capacity_bytes is None else f" of {format_bytes(capacity_bytes)}"
+    host = f"; {format_bytes(fullest.host_bytes)} of its state on the host" if fullest.host_bytes else ""
     return (
         f"memory {format_bytes(fullest.allocated_bytes)} allocated + {format_bytes(fullest.context_bytes)} context{room}; "
-        f"reserved {format_bytes(fullest.reserved_bytes)}, at most {format_bytes(memory.upper_bytes)}"
+        f"reserved {format_bytes(fullest.reserved_bytes)}, at most {format_bytes(memory.upper_bytes)}{host}"
     )
 
 
@@ -118,5 +119,6 @@ def memory_figures(memory: MemoryEstimate) -> dict[str, Any]:
         "reserved": fullest.reserved_bytes,
         "upper": memory.upper_bytes,
         "context": fullest.context_bytes,
+        "host": fullest.host_bytes,
         "holders": dict(fullest.holders),
     }

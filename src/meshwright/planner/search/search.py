@@ -26,8 +26,8 @@ from meshwright.planner.space.space import Space, space_of
 from meshwright.prediction.description import describe
 from meshwright.prediction.memory_limit import checked_memory, out_of_memory
 from meshwright.prediction.predicted import Predicted, predict
+from meshwright.prediction.step_part import is_beside
 from meshwright.prediction.step_program import ITERATIONS
-from meshwright.prediction.step_trait import BESIDE
 from meshwright.schedules.order import Schedule
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
@@ -437,7 +437,7 @@ def reasons(better: Predicted, worse: Predicted) -> list[tuple[str, float]]:
 
     Only what adds up to the step: communication beside computes counts as the waiting that it causes.
     """
-    kinds = [kind for kind in dict.fromkeys((*better.parts, *worse.parts)) if kind not in BESIDE]
+    kinds = [kind for kind in dict.fromkeys((*better.parts, *worse.parts)) if not is_beside(kind)]
     saved = [(kind, worse.parts.get(kind, 0.0) - better.parts.get(kind, 0.0)) for kind in kinds]
     least = LEAST_REASON * better.step.value
     return sorted((pair for pair in saved if abs(pair[1]) > least), key=lambda pair: -abs(pair[1]))[

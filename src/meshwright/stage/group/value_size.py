@@ -252,6 +252,22 @@ def optimizer_bytes(plan: Plan, layers: StageLayers) -> float:
     return _state_bytes(plan, num_trained_parameters(plan, layers), optimizer_size(plan), plan.sharing_degree)
 
 
+def moved_bytes(plan: Plan, layers: StageLayers) -> float:
+    """Of that, bytes of what the step alone reads, which may be elsewhere between two steps."""
+    size = optimizer_size(plan)._replace(num_bytes=moment_bytes(plan))
+    return _state_bytes(plan, num_trained_parameters(plan, layers), size, plan.sharing_degree)
+
+
+def summed_gradient_bytes(plan: Plan, layers: StageLayers) -> float:
+    """Bytes of the gradients that a step reads on one device where the whole ones end with their reduction: of the part whose
+    state the device has; whole where any devices have nothing to share."""
+    counts, degree = num_trained_parameters(plan, layers), plan.sharing_degree
+    least = min(degree, expert_sharing_degree(plan, degree) if counts.expert else degree)
+    if plan.shared.divides_gradients or least == 1:
+        return gradient_bytes(plan, layers)
+    return _state_bytes(plan, counts, gradient_size(plan)._replace(is_shared=True), degree)
+
+
 def _state_bytes(plan: Plan, counts: LocalParameters, size: StateSize, degree: int) -> float:
     dense, expert = counts
     return size.of(dense, degree) + size.of(expert, expert_sharing_degree(plan, degree))
