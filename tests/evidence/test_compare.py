@@ -16,6 +16,8 @@ from meshwright.ir.text import from_text, to_text
 from meshwright.ir.trace import MemoryCurve, Trace
 from meshwright.lowering import lower
 from meshwright.reports.page.comparison import as_rows
+from meshwright.reports.page.html import report_html
+from meshwright.reports.page.report import Report
 from meshwright.schedules import registered
 from meshwright.simulator import simulate_program
 from meshwright.specs import Cluster, ModelSpec, Plan, ProgramError, Workload
@@ -124,6 +126,27 @@ def test_a_step_outside_of_its_interval_is_said_with_what_differs_most(
     found = compare(replace(simulated(of), metadata={"step": said}), measured(of))
     assert bool(found.beyond_interval) is is_beyond
     assert not is_beyond or "differs most, 1.25x" in found.beyond_interval
+
+
+def test_columns_are_called_what_the_traces_are() -> None:
+    of = program()
+    one, executed = simulated(of), measured(of)
+    found = compare(one, simulated(of, iterations=2))
+    assert found.labels == ("predicted 1", "predicted 2") and found.to_dict()["labels"] == [*found.labels]
+    assert all(label in shown for label in found.labels for shown in (str(found), found._repr_html_()))
+    assert "measured" not in str(found) + found._repr_html_()
+    assert compare(one, executed).labels == ("predicted", "measured")
+    assert str(compare(executed, one)).index("measured") < str(compare(executed, one)).index("predicted")
+    page = report_html(Report("two", predicted=one, measured=one))
+    assert "Predicted 1 and predicted 2" in page and "Ratio is predicted 2 over predicted 1" in page
+
+
+def test_two_predictions_are_not_said_to_be_beyond_an_interval() -> None:
+    of = program()
+    said = replace(
+        simulated(of), metadata={"step": {"value": 1.0, "low": 0.1, "high": 0.2, "basis": "interpolated"}}
+    )
+    assert compare(said, measured(of)).beyond_interval and not compare(said, simulated(of)).beyond_interval
 
 
 def test_of_segments_every_kind_has_its_median_and_count() -> None:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
-from meshwright.ir.trace import Trace
-from meshwright.reports.page.comparison import ComparisonRow, comparison_html, comparison_text
+from meshwright.ir.trace import Trace, labels_of
+from meshwright.reports.page.comparison import LABELS, ComparisonRow, comparison_html, comparison_text
 from meshwright.specs.error import ProgramError
 from meshwright.specs.plan.utilisation import StepFlops
 from meshwright.specs.units import format_seconds
@@ -71,6 +71,7 @@ class Comparison:
         names: by instruction name, computes first.
         segments: of programs whose stages are segments, computes by name and by what the segments compute.
         is_same_program: False where different programs were compared on request.
+        labels: what the two traces are; fields `predicted` are of the first of them, `measured` of the second.
     """
 
     step: Quantity
@@ -82,6 +83,7 @@ class Comparison:
     is_same_program: bool = True
     segments: tuple[NameRow, ...] = ()
     used: tuple[Quantity, ...] = ()
+    labels: tuple[str, ...] = LABELS
 
     def quantities(self) -> tuple[Quantity, ...]:
         """All numbers in the order of the table."""
@@ -97,7 +99,8 @@ class Comparison:
         """Where the step was measured outside of its predicted interval: that, and which instructions differ most."""
         step = self.step
         if (
-            step.measured is None
+            self.labels != LABELS
+            or step.measured is None
             or step.low is None
             or step.high is None
             or step.low <= step.measured <= step.high
@@ -120,17 +123,18 @@ class Comparison:
             row.name: {"predicted": row.num_predicted, "measured": row.num_measured}
             for row in (*self.names, *self.segments)
         }
-        return {"is_same_program": self.is_same_program, "rows": self.rows(), "counts": counts}
+        told = {"is_same_program": self.is_same_program, "labels": list(self.labels)}
+        return {**told, "rows": self.rows(), "counts": counts}
 
     def __str__(self) -> str:
-        return comparison_text(self.rows())
+        return comparison_text(self.rows(), labels=self.labels)
 
     def _repr_html_(self) -> str:
-        return comparison_html(self.rows())
+        return comparison_html(self.rows(), labels=self.labels)
 
 
 def compare(predicted: Trace, measured: Trace, *, allow_different: bool = False) -> Comparison:
-    """Predicted beside measured.
+    """Predicted beside measured; two traces of a kind are told apart by their numbers.
 
     A trace whose data-parallel axis is collapsed and one with a list for every device are the same program. Where there
     are three iterations or more the first is left out.
@@ -141,11 +145,12 @@ def compare(predicted: Trace, measured: Trace, *, allow_different: bool = False)
     Raises:
         ProgramError: the traces are of different programs.
     """
+    labels = labels_of(predicted, measured)
     is_same = is_same_program(predicted.program, measured.program)
     if not is_same and not allow_different:
         raise ProgramError(
-            f"the traces are of different programs: predicted {predicted.digest} ({predicted.program!r}), "
-            f"measured {measured.digest} ({measured.program!r})",
+            f"the traces are of different programs: {labels[0]} {predicted.digest} ({predicted.program!r}), "
+            f"{labels[1]} {measured.digest} ({measured.program!r})",
             allowed="two traces of one program",
             next="simulate the plan that was measured, or ask for different programs to be compared",
         )
@@ -160,6 +165,7 @@ def compare(predicted: Trace, measured: Trace, *, allow_different: bool = False)
         is_same,
         _segments(*both),
         _used(*both),
+        labels,
     )
 
 

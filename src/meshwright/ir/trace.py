@@ -115,6 +115,15 @@ class Trace:
             ) from error
 
 
+def labels_of(*traces: Trace) -> tuple[str, ...]:
+    """What traces are called beside each other: "predicted" or "measured"; where several are the same, with their numbers."""
+    kinds = ["measured" if trace.is_measured else "predicted" for trace in traces]
+    return tuple(
+        kind if kinds.count(kind) == 1 else f"{kind} {1 + kinds[:place].count(kind)}"
+        for place, kind in enumerate(kinds)
+    )
+
+
 def _trace_of(data: Mapping[str, Any], path: str) -> Trace:
     """The trace in the arrays of a file; one of `_BROKEN` where it is none."""
     if data["header"].ndim or data["header"].dtype.kind != "U":

@@ -130,16 +130,16 @@ def _no_plan_options(cluster: str | None, profile: Path | None, extrapolate: boo
 
 
 def _compared_traces(predicted: Path, measured: Path, different: bool) -> Result:
-    traces = {"predicted": Trace.load(predicted), "measured": Trace.load(measured)}
-    found = api.compare(traces["predicted"], traces["measured"], allow_different=different)
+    both = Trace.load(predicted), Trace.load(measured)
+    found = api.compare(*both, allow_different=different)
+    first, second = found.labels
+    traces = dict(zip(found.labels, both, strict=True))
     forms = {
         ".perfetto.json": lambda path: write_perfetto(traces, path),
         ".svg": lambda path: write_timeline_svg(traces, path),
     }
     return Result(
-        found.to_dict(), comparison_view(found, traces["predicted"], traces["measured"]), forms,
-        lambda: Report(
-            "meshwright compare", predicted=traces["predicted"], measured=traces["measured"], comparison=found.rows()
-        ),
-        ["with three iterations or more the first is left out: it meets cold caches", "ratios are measured over predicted"],
+        found.to_dict(), comparison_view(found, *both), forms,
+        lambda: Report("meshwright compare", predicted=both[0], measured=both[1], comparison=found.rows()),
+        ["with three iterations or more the first is left out: it meets cold caches", f"ratios are {second} over {first}"],
     )  # fmt: skip

@@ -96,9 +96,9 @@ def comparison_view(comparison: Comparison, predicted: Trace, measured: Trace) -
     """The table, and both timelines on one scale, of the last iteration."""
     beyond = comparison.beyond_interval
     return [
-        comparison_table(comparison.rows(), "predicted beside measured"),
+        comparison_table(comparison.rows(), " beside ".join(comparison.labels), comparison.labels),
         *([Text(beyond, style="yellow", overflow="fold")] if beyond else []),
-        TimelineView({"predicted": predicted, "measured": measured}),
+        TimelineView(dict(zip(comparison.labels, (predicted, measured), strict=True))),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Predicted beside measured: the same rows as a terminal table, as text and as HTML."""
+"""Predicted beside measured, or any two traces: the same rows as a terminal table, as text and as HTML."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from meshwright.reports.chart.quantity import quantity, ratio_text, ratio_verdic
 
 VERDICT_STYLE = {"right": "green", "near": "yellow", "off": "red", "unknown": "dim"}
 BAR_RANGE = 0.5  # the bar of a ratio is full at this distance from one
+LABELS = ("predicted", "measured")  # what the two columns are of, where nobody says otherwise
 
 
 @dataclass(frozen=True)
@@ -79,35 +80,38 @@ def as_rows(rows: Rows) -> list[ComparisonRow]:
     ]
 
 
-def comparison_table(rows: Rows, title: str = "") -> Table:
-    """The rows as a rich table; the ratio is green within 10 %, yellow within 25 %, red beyond."""
+def comparison_table(rows: Rows, title: str = "", labels: Sequence[str] = LABELS) -> Table:
+    """The rows as a rich table, whose columns are called `labels`; the ratio is green within 10 %, yellow within 25 %, red
+    beyond."""
     rows = as_rows(rows)
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", style="bold")
-    for name in _columns(rows)[1:]:
+    for name in _columns(rows, labels)[1:]:
         table.add_column(name, justify="left" if name == "basis" else "right")
     for row in rows:
-        cells: list[Text | str] = list(_cells(row, rows))
+        cells: list[Text | str] = list(_cells(row, rows, labels))
         verdict = ratio_verdict(row.ratio)
-        cells[_columns(rows).index("ratio")] = Text(ratio_text(row.ratio), style=VERDICT_STYLE[verdict])
+        cells[_columns(rows, labels).index("ratio")] = Text(
+            ratio_text(row.ratio), style=VERDICT_STYLE[verdict]
+        )
         table.add_row(*cells)
     return table
 
 
-def comparison_text(rows: Rows, title: str = "", width: int = 100) -> str:
+def comparison_text(rows: Rows, title: str = "", width: int = 100, labels: Sequence[str] = LABELS) -> str:
     """The rows as plain text."""
     console = Console(width=width, color_system=None, force_terminal=False, legacy_windows=False)
     with console.capture() as captured:
-        console.print(comparison_table(rows, title))
+        console.print(comparison_table(rows, title, labels))
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
-def comparison_html(rows: Rows, caption: str = "") -> str:
+def comparison_html(rows: Rows, caption: str = "", labels: Sequence[str] = LABELS) -> str:
     """The rows as an HTML table (a fragment), each ratio with a bar from 0.5x to 1.5x."""
     rows = as_rows(rows)
-    columns = _columns(rows)
+    columns = _columns(rows, labels)
     head = "".join(f'<th scope="col"{_align(name)}>{escape(name)}</th>' for name in columns)
-    body = "".join(f"<tr>{_html_cells(row, rows)}</tr>" for row in rows)
+    body = "".join(f"<tr>{_html_cells(row, rows, labels)}</tr>" for row in rows)
     about = f"<caption>{escape(caption)}</caption>" if caption else ""
     return (
         f'<div class="scroll"><table>{about}<thead><tr>{head}<th scope="col"><span class="mono">0.5x to 1.5x</span>'
@@ -115,24 +119,24 @@ def comparison_html(rows: Rows, caption: str = "") -> str:
     )
 
 
-def _columns(rows: Sequence[ComparisonRow]) -> list[str]:
-    names = ["", "predicted"]
+def _columns(rows: Sequence[ComparisonRow], labels: Sequence[str]) -> list[str]:
+    names = ["", labels[0]]
     if any(row.low is not None for row in rows):
         names.append("interval")
-    names += ["measured", "ratio"]
+    names += [labels[1], "ratio"]
     return [*names, "basis"] if any(row.basis for row in rows) else names
 
 
-def _cells(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> list[str]:
+def _cells(row: ComparisonRow, rows: Sequence[ComparisonRow], labels: Sequence[str]) -> list[str]:
     values = {
         "": row.name,
-        "predicted": quantity(row.predicted, row.unit),
+        labels[0]: quantity(row.predicted, row.unit),
         "interval": _interval(row),
-        "measured": quantity(row.measured, row.unit),
+        labels[1]: quantity(row.measured, row.unit),
         "ratio": ratio_text(row.ratio),
         "basis": row.basis,
     }
-    return [values[name] for name in _columns(rows)]
+    return [values[name] for name in _columns(rows, labels)]
 
 
 def _interval(row: ComparisonRow) -> str:
@@ -145,10 +149,10 @@ def _align(name: str) -> str:
     return "" if name in ("", "basis") else ' class="number"'
 
 
-def _html_cells(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> str:
+def _html_cells(row: ComparisonRow, rows: Sequence[ComparisonRow], labels: Sequence[str]) -> str:
     parts = []
     verdict = ratio_verdict(row.ratio)
-    for name, text in zip(_columns(rows), _cells(row, rows), strict=True):
+    for name, text in zip(_columns(rows, labels), _cells(row, rows, labels), strict=True):
         if name == "":
             parts.append(f'<th scope="row">{escape(text)}</th>')
         elif name == "ratio":

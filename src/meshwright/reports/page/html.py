@@ -15,7 +15,7 @@ from meshwright.ir.trace import MemoryCurve, Trace
 from meshwright.reports.chart.chart import Chart, Series, chart_svg
 from meshwright.reports.chart.drawing import PAGE
 from meshwright.reports.chart.quantity import quantity
-from meshwright.reports.page.comparison import as_rows, comparison_html, comparison_rows
+from meshwright.reports.page.comparison import LABELS, as_rows, comparison_html, comparison_rows
 from meshwright.reports.page.page_data import is_sampled, page_data
 from meshwright.reports.page.report import DataTable, Picture, Report
 from meshwright.reports.trace.legend import timeline_key, trace_facts
@@ -211,8 +211,10 @@ def _comparison(report: Report) -> str:
     rows = as_rows(report.comparison)
     if not rows and report.predicted is not None and report.measured is not None:
         rows = comparison_rows(report.predicted, report.measured)
-    note = "Ratio is measured over predicted. Times of instruction names are medians."
-    return _section("Predicted and measured", comparison_html(rows), note) if rows else ""
+    labels = list(report.traces) if len(report.traces) == len(LABELS) else LABELS
+    note = f"Ratio is {labels[1]} over {labels[0]}. Times of instruction names are medians."
+    title = f"{labels[0].capitalize()} and {labels[1]}"
+    return _section(title, comparison_html(rows, labels=labels), note) if rows else ""
 
 
 def _memory(report: Report, timelines: Mapping[str, Timeline]) -> str:
@@ -257,7 +259,12 @@ def _memory_chart(
     columns: int,
 ) -> str:
     series = [
-        Series(label, *of_trace[device], form="area" if label == "predicted" else "steps", place=place)
+        Series(
+            label,
+            *of_trace[device],
+            form="steps" if report.traces[label].is_measured else "area",
+            place=place,
+        )
         for place, (label, of_trace) in enumerate(curves.items())
         if device in of_trace
     ]

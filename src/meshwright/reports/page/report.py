@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshwright.ir.trace import Trace
+from meshwright.ir.trace import Trace, labels_of
 from meshwright.reports.page.comparison import Rows
 
 
@@ -64,5 +64,5 @@ class Report:
     @property
     def traces(self) -> dict[str, Trace]:
         """The traces that there are, by label."""
-        both = {"predicted": self.predicted, "measured": self.measured}
-        return {label: trace for label, trace in both.items() if trace is not None}
+        both = [trace for trace in (self.predicted, self.measured) if trace is not None]
+        return dict(zip(labels_of(*both), both, strict=True))

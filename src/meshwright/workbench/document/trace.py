@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwright.api import Subject, simulate
 from meshwright.ir.judge import metrics
 from meshwright.ir.timing.wiring import Wiring, wire
-from meshwright.ir.trace import Trace
+from meshwright.ir.trace import Trace, labels_of
 from meshwright.reports.chart.quantity import quantity
 from meshwright.reports.page.comparison import ComparisonRow, comparison_rows
 from meshwright.reports.page.report import Figure
@@ -37,7 +37,7 @@ def trace_document(
     trace: Trace, title: str, kind: DocumentKind = "trace", *, most_rows: int = MOST_ROWS
 ) -> Document:
     """The document of one trace, whose metadata say what its step is made of."""
-    drawn = drawn_trace(trace, _label(trace), wiring=_wiring(trace), most_rows=most_rows)
+    drawn = drawn_trace(trace, labels_of(trace)[0], wiring=_wiring(trace), most_rows=most_rows)
     parts = trace.metadata.get("parts")
     sections: list[Section] = [TimelineSection("timeline", "Timeline", [drawn])]
     if isinstance(parts, Mapping):
@@ -53,9 +53,7 @@ def comparison_document(
 ) -> Document:
     """Two traces on one time axis, and what differs. Of one program rows of the same lane stand for the same instructions."""
     both = (predicted, measured)
-    labels = [_label(each) for each in both]
-    if labels[0] == labels[1]:
-        labels = [f"{labels[0]} 1", f"{labels[1]} 2"]
+    labels = labels_of(*both)
     drawn = [
         drawn_trace(each, label, wiring=_wiring(each), most_rows=most_rows // 2)
         for label, each in zip(labels, both, strict=True)
@@ -89,19 +87,13 @@ def trace_figures(trace: Trace) -> list[Figure]:
     return found
 
 
-def _label(trace: Trace) -> str:
-    return "measured" if trace.is_measured else "predicted"
-
-
 def _subtitle(trace: Trace) -> str:
     program = trace.program
     lists = len(device_labels(program))
     devices = f"{program.num_devices:,} devices" + (
         f", {lists:,} of them different" if lists < program.num_devices else ""
     )
-    return (
-        f"{program.num_rows:,} instructions on {devices}; {_label(trace)}, {trace.num_iterations} iterations"
-    )
+    return f"{program.num_rows:,} instructions on {devices}; {labels_of(trace)[0]}, {trace.num_iterations} iterations"
 
 
 def _wiring(trace: Trace) -> Wiring | None:
@@ -125,7 +117,7 @@ def _seconds_by_name(trace: Trace) -> list[Section]:
     return [table_of_rows("names", "What instructions take", rows)] if rows else []
 
 
-def _cells(row: ComparisonRow, labels: list[str]) -> dict[str, str]:
+def _cells(row: ComparisonRow, labels: Sequence[str]) -> dict[str, str]:
     ratio = row.ratio
     return {
         "": row.name,
@@ -135,7 +127,7 @@ def _cells(row: ComparisonRow, labels: list[str]) -> dict[str, str]:
     }
 
 
-def _compared(rows: list[ComparisonRow], labels: list[str]) -> list[Figure]:
+def _compared(rows: list[ComparisonRow], labels: Sequence[str]) -> list[Figure]:
     """Step and bubble of the second, with those of the first."""
     return [
         Figure(row.name, quantity(row.measured, row.unit), f"{labels[0]} {quantity(row.predicted, row.unit)}")
