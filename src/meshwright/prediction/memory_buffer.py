@@ -160,11 +160,13 @@ def reduction_bytes(work: StageWork) -> float:
 
 def narrow_gradient_bytes(work: StageWork) -> float:
     """16-bit gradients of a whole stage, before they are added to their sums."""
-    plan = work.plan
-    is_beside = plan.software_class.keeps.narrow_gradients and not plan.shared.divides_values
-    if not is_beside or plan.dtype != "bfloat16" or plan.gradient_dtype == plan.dtype:
-        return 0.0
-    return float(num_stage_parameters(work) * work.element_bytes)
+    return float(num_stage_parameters(work) * work.element_bytes) if has_narrow_gradients(work.plan) else 0.0
+
+
+def has_narrow_gradients(plan: Plan) -> bool:
+    """Does a plan's software keep gradients of a whole stage beside their sums, which are in another format?"""
+    is_beside = bool(plan.software_class.keeps.narrow_gradients) and not plan.shared.divides_values
+    return is_beside and plan.dtype == "bfloat16" and plan.gradient_dtype != plan.dtype
 
 
 def bucket_bytes(work: StageWork) -> float:

@@ -61,6 +61,8 @@ SPACES: dict[str, tuple[ModelSpec, str, int, int, dict[str, Any]]] = {
         1024,
         {"vocabulary": ("one_barrier", "two_barriers"), "sharding": ("zero1", "zero3")},
     ),
+    "narrow gradients": (decoder(), "8xH100", 32, 4096, {"software": "eager, float32 sums"}),
+    "narrow gradients, always": (decoder(10), "8xH100", 32, 4096, {"software": "fused, float32 sums"}),
 }
 
 

@@ -13,7 +13,9 @@ from meshwright.planner.form.cost_table import HEAD, CostTables
 from meshwright.planner.form.pipeline_form import ZERO3, Pipelines
 from meshwright.planner.form.vocabulary_share import in_flight
 from meshwright.planner.space.space import Space
+from meshwright.prediction import memory_buffer as buffer
 from meshwright.specs.dtype import dtype_bytes
+from meshwright.specs.plan.plan import Plan
 from meshwright.stage.group.value_size import StateSize, gradient_size, optimizer_size, parameter_size
 
 Floats = NDArray[np.float64]
@@ -24,11 +26,14 @@ OWN_FORMS = ("1f1b", "interleaved_1f1b")
 
 
 class StateBytes(NamedTuple):
-    """Bytes of one parameter, of its gradient's sum, and by sharding of (parameter, optimizer's state, gradient)."""
+    """Bytes of one parameter, of its gradient's sum, and by sharding of (parameter, optimizer's state, gradient); and what
+    software keeps for every parameter of a stage, whole: by sharding while a backward ends, all the time, and all the time
+    where there are copies to reduce with."""
 
     parameter: int
     gradient: int
     state: Mapping[int, tuple[StateSize, StateSize, StateSize]]
+    kept: Mapping[int, tuple[int, int, int]]
 
     @classmethod
     def of(cls, space: Space) -> StateBytes:
@@ -40,8 +45,21 @@ class StateBytes(NamedTuple):
         state = {
             n: (parameter_size(plan), optimizer_size(plan), gradient_size(plan)) for n, plan in plans.items()
         }
+        kept = {number: _kept_sizes(plan) for number, plan in plans.items()}
         plan = next(iter(plans.values()))
-        return cls(dtype_bytes(plan.dtype), dtype_bytes(plan.gradient_dtype), state)
+        return cls(dtype_bytes(plan.dtype), dtype_bytes(plan.gradient_dtype), state, kept)
+
+
+def _kept_sizes(plan: Plan) -> tuple[int, int, int]:
+    """As of `memory_buffer.narrow_gradient_bytes` and `bucket_bytes`, of one parameter of a stage."""
+    size, keeps = dtype_bytes(plan.dtype), plan.software_class.keeps
+    narrow = size * buffer.has_narrow_gradients(plan)
+    is_always = keeps.narrow_gradients == "always"
+    return (
+        narrow * (not is_always),
+        narrow * is_always,
+        size * (keeps.has_buckets and plan.sharding == "none"),
+    )
 
 
 def sharing(space: Space, rows: Ints) -> Ints:
@@ -58,6 +76,8 @@ def allocated_bytes(part: Pipelines, tables: CostTables, sizes: StateBytes, rows
     messages = tables.messages[part.way][:, None] if part.p > 1 else 0.0
     way, space = part.way[case], part.space
     state, gradients = _state(part, sizes, rows, case)
+    kept = _kept(part, sizes, rows, case)
+    state += kept.always
     is_first = ((space.sharding[rows] == ZERO3) & (part.m[case] == 1))[:, None]
     held = state + (activations + messages)[case]
     moment = np.zeros_like(held) + tables.transient[way][:, None]
@@ -77,8 +97,9 @@ def allocated_bytes(part: Pipelines, tables: CostTables, sizes: StateBytes, rows
     has_loss, has_table = (is_split[:, None] | (np.arange(part.p) == place) for place in (last, 0))
     moment = np.maximum(moment, np.where(has_loss, tables.loss[way][:, None], 0.0))
     peak = held + np.where(is_first, 0.0, gradients) + gathered + moment
-    first = held + gradients - part.saved[case][:, : part.p] + tables.table_gradient[way][:, None]
-    peak = np.where(has_table, np.maximum(peak, first), peak)
+    table = np.where(has_table, tables.table_gradient[way][:, None], 0.0)
+    last_backward = held + gradients - part.saved[case][:, : part.p] + table + kept.behind
+    peak = np.maximum(peak, last_backward)
     return np.asarray(np.maximum(peak, state + gradients).max(axis=1))
 
 
@@ -118,6 +139,25 @@ def _pending(part: Pipelines) -> Floats | float:
         each[:, -1] += part.tables.pending[part.way[own], HEAD]
         found[own] = AT_LEAST * each * shape.pending
     return part.devices(found)
+
+
+class Kept(NamedTuple):
+    """Bytes that software keeps by device: all the time, and behind a stage's backward."""
+
+    always: Floats
+    behind: Floats
+
+
+def _kept(part: Pipelines, sizes: StateBytes, rows: Ints, case: Ints) -> Kept:
+    """Of every parameter of a device's stages, or of the largest of them, whole."""
+    of_stage = (part.dense + part.expert)[case]
+    whole = part.devices(of_stage)
+    largest = np.stack([of_stage[:, np.array(part.placed) == d].max(axis=1) for d in range(part.p)], axis=1)
+    has_copies = part.space.dp[rows] * part.space.cp[rows] > 1
+    of_sharding = np.zeros((1 + max(sizes.kept), 3))
+    of_sharding[list(sizes.kept)] = list(sizes.kept.values())
+    behind, always, copied = of_sharding[part.space.sharding[rows]].T
+    return Kept(whole * (always + copied * has_copies)[:, None], largest * behind[:, None])
 
 
 def _state(part: Pipelines, sizes: StateBytes, rows: Ints, case: Ints) -> tuple[Floats, Floats]:
