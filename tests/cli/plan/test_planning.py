@@ -27,6 +27,7 @@ def test_the_table_and_a_few_sentences_say_what_was_found_and_the_rest_is_explai
     assert ran.code == 0, ran.stderr
     for words in ("tp2", "MFU", "1 before ", "most of the step", "candidates", "--explain"):
         assert words in ran.stdout, words
+    assert "s search, " in ran.stderr and "s search, " not in ran.stdout  # seconds differ each time
     said = ran.stdout.partition("1 before ")[2].splitlines()
     assert len(said) <= 10 and "bfloat16 computes" not in ran.stdout
     more = " ".join(run(*WIDE, "--fix", "tp=2", "--top", 3, "--explain").stdout.split())

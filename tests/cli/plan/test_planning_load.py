@@ -60,7 +60,7 @@ def test_the_table_says_what_is_good_and_how_far_the_steps_are_off(
     """With --explain what it rests on. The best plan is kept, and goes out in a server's own words."""
     kept, script = tmp_path / "serving.toml", tmp_path / "serve.sh"
     ran = run("plan", "llama-3.2-1b", "2xH100", "--requests", load_file, *FIXED, "--explain", "-o", kept)
-    assert ran.code == 0, ran.stderr
+    assert ran.code == 0 and " in the loops" in ran.stderr and " in the loops" not in ran.stdout, ran.stderr
     for words in (
         "40 requests, good within TTFT 2 s, TPOT 100 ms",
         "2 x tp1",
@@ -71,7 +71,7 @@ def test_the_table_says_what_is_good_and_how_far_the_steps_are_off(
         assert words in " ".join(ran.stdout.split()), words
     ran = run("export", kept, "--to", "vllm", "-o", script)
     assert ran.code == 0 and "preset" in ran.stderr and "--data-parallel-size 2" in script.read_text()
-    assert "--max-num-batched-tokens 256" in script.read_text() == ran.stdout
+    assert "--max-num-batched-tokens 256" in script.read_text() and ran.stdout == ""
     for more, words in (
         (("--to", "megatron"), "ray-serve"),
         (("--to", "vllm", "--cluster", "1xH100"), "1xh100 has 1"),

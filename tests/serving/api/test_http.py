@@ -147,6 +147,17 @@ def test_bodies_that_make_no_sense_are_answered_in_one_form(served: Served, body
     assert len(answer.text) < 2000, "a mistake does not come back a thousand times as long"
 
 
+@pytest.mark.parametrize(
+    ("prompt", "what"),
+    [([], "an empty list"), ([[]], "no prompt"), ([1, -1], "no prompt"), (None, "no prompt")],
+)
+def test_what_is_no_prompt_is_told_in_one_sentence(served: Served, prompt: object, what: str) -> None:
+    error = post(served, "/v1/completions", {"model": "said", "prompt": prompt}).json()["error"]
+    assert error["param"] == "prompt" and error["message"].startswith(
+        f"prompt: {what}; allowed: a text, a list of token ids"
+    )
+
+
 def test_a_body_that_is_not_said_to_be_json_is_told_so(served: Served) -> None:
     answer = httpx.post(served.url + "/v1/completions", data={"model": "said"})
     assert is_error(answer, 400, "invalid_request_error") and "allowed: application/json" in answer.text

@@ -45,7 +45,8 @@ class Result:
 
     ``data``: what --json prints, SI units. ``view``: what a terminal shows. ``forms``: suffix of -o -> function that
     writes the file (.json and .txt always work). ``report``: makes the page of --report; without it a page of ``data``.
-    ``explanation``: lines of --explain. ``exit_code``: 3 for the honest no. ``is_silent``: another process tells.
+    ``explanation``: lines of --explain. ``exit_code``: 3 for the honest no. ``is_silent``: another process tells. ``took``:
+    how long its parts took, told on stderr, being another text each time.
     """
 
     data: Mapping[str, Any]
@@ -55,6 +56,7 @@ class Result:
     explanation: Sequence[str] = ()
     exit_code: int = DONE
     is_silent: bool = False
+    took: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,8 @@ class Output:
             self.stdout.print(renderable)
         if self.explains:
             self.stdout.print(*_explained(result), sep="\n", highlight=False, markup=False)
+        if result.took:
+            self.note(result.took)
 
     def json_text(self, data: Mapping[str, Any]) -> str:
         """One object: schema and version first, then the data, then what it took."""

@@ -48,7 +48,7 @@ def export_plan(
     What the target cannot express is refused, all of it in one list. slurm, torchrun and k8s write the job that starts
     `meshwright train` on several hosts. A plan that serves (plan --requests .. -o plan.toml) is written for vllm, sglang or
     meshwright as a command, for k8s and ray-serve as YAML. -o writes .sh, .toml, .json or .yaml (the target's own text), .txt
-    for any of them.
+    for any of them, in place of stdout.
     """
     found = api.export_plan(plan, form, cluster=cluster)
     for line in found.left_open:
@@ -59,7 +59,7 @@ def export_plan(
 
     return Result(
         found.to_dict(),
-        [Verbatim(found.text)],
+        [] if out.path else [Verbatim(found.text)],
         {found.suffix: write, ".txt": write},
         explanation=found.assumptions,
     )

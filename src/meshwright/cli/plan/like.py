@@ -14,7 +14,7 @@ from meshwright.cli.frame.output import Output, Result
 from meshwright.cli.plan.asked import Asked
 from meshwright.cli.plan.assumed import flag_of
 from meshwright.cli.plan.cost import costs_data, costs_view
-from meshwright.cli.plan.remark import details, ending, headlines
+from meshwright.cli.plan.remark import details, ending, headlines, took
 from meshwright.cli.plan.view import assumed_data, explained, plan_data, plan_table, told_lines
 from meshwright.interop.exported import Refusal
 from meshwright.prediction.predicted import Predicted
@@ -56,7 +56,7 @@ def like_result(
     last = ending(found.found, len(shown), len(whole["assumptions"]))
     view = [*_view(found, shown, costs), *told_lines([last])]
     lines = [*details(found.found, shown), *_counted(found), *explained(whole)]
-    return Result(whole, view, forms, explanation=lines)
+    return Result(whole, view, forms, explanation=lines, took=took(found.found))
 
 
 def _assumed(found: PlansLike, data: Mapping[str, Any]) -> list[Assumed]:

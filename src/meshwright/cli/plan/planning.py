@@ -26,7 +26,7 @@ from meshwright.cli.plan.cost import costs_lines, costs_view
 from meshwright.cli.plan.importing import variables_of
 from meshwright.cli.plan.like import check_said, check_target, forms_of, like_result, named_parts
 from meshwright.cli.plan.own_search import own_search
-from meshwright.cli.plan.remark import details, ending, headlines
+from meshwright.cli.plan.remark import details, ending, headlines, took
 from meshwright.cli.plan.report import Shown, plans_report
 from meshwright.cli.plan.solving import frontier_result, solution_result
 from meshwright.cli.plan.view import assumed_lines, explained, plans_data, plans_view, told_lines
@@ -142,6 +142,7 @@ def plan(
         {".toml": found[0].save, ".csv": found.to_csv},
         lambda: _report(found, where, shown, sentence, limits, asked),
         explanation=[*details(found, shown), *explained(data)],
+        took=took(found),
     )  # fmt: skip
 
 
@@ -211,6 +212,7 @@ def _solved(
         solved,
         report=lambda: _report(found, where, shown, solution.notes, job, asked),
         explanation=[*details(found, shown), *explained(data)],
+        took=took(found),
     )
 
 

@@ -64,12 +64,16 @@ def _doubts(found: Plans, cluster: ClusterSpec) -> list[str]:
 
 def ending(found: Plans, num_shown: int, num_assumed: int) -> str:
     """The last line: what was searched, and where the rest is."""
-    took = f"in {format_seconds(found.wall_s)}"
-    lines = [f"{len(found)} of {counted(found.num_candidates, 'candidate')} simulated {took}"]
+    lines = [f"{len(found)} of {counted(found.num_candidates, 'candidate')} simulated"]
     if num_shown < len(found):
         lines.append(f"{len(found) - num_shown} more like these or slower: --all")
     lines.append(f"{counted(num_assumed, 'assumption')} and how this was found: --explain")
     return "; ".join(lines)
+
+
+def took(found: Plans) -> str:
+    """Seconds of the search, which differ from run to run."""
+    return f"{format_seconds(found.search_s)} search, {format_seconds(found.simulation_s)} simulation"
 
 
 def details(found: Plans, shown: Mapping[int, Predicted]) -> list[str]:
@@ -78,8 +82,7 @@ def details(found: Plans, shown: Mapping[int, Predicted]) -> list[str]:
     lines = [f"basis {basis}: {BASES.get(basis, basis)}" for basis in bases]
     lines.append(
         f"{counted(found.num_candidates, 'candidate')}: {found.num_too_large:,} do not fit, {found.num_slower:,} are proven "
-        f"slower than the best, {found.num_evaluated:,} ranked; {len(found)} simulated; {format_seconds(found.search_s)} "
-        f"search, {format_seconds(found.simulation_s)} simulation"
+        f"slower than the best, {found.num_evaluated:,} ranked; {len(found)} simulated"
     )
     if found.varied:
         told = (f"{what} {number or 'none'}" for what, number in found.varied.items())

@@ -50,6 +50,7 @@ def load_result(
     return Result(
         data, view, {".svg": partial(write_load_svg, found), ".toml": saved.save}, partial(load_report, found, rows, head),
         explanation=[*found.assumptions, *_meaning()],
+        took=f"{format_seconds(found.simulate_s)} in the loops of the whole load",
     )  # fmt: skip
 
 
@@ -122,7 +123,7 @@ def _error_lines(found: ServingPlans) -> list[str]:
 
 def _counted_line(found: ServingPlans) -> str:
     ranked = f"{counted(found.num_ranked, 'plan')} ranked in the busiest time, " if found.num_ranked else ""
-    return f"{ranked}{counted(len(found), 'plan')} under the whole load, {format_seconds(found.simulate_s)} in their loops"
+    return f"{ranked}{counted(len(found), 'plan')} under the whole load"
 
 
 def _meaning() -> list[str]:

@@ -11,9 +11,8 @@ from meshwright.serving.api.body.value import (
     MOST_LOGPROBS,
     Answered,
     Count,
-    Some,
+    Prompts,
     Switch,
-    TokenId,
     Told,
     Whole,
 )
@@ -24,7 +23,7 @@ DEFAULT_TOKENS = 16  # OpenAI's own
 class CompletionBody(SamplingBody):
     """One prompt or several, as text or as token ids. `add_special_tokens` is an extension, named as vLLM names it."""
 
-    prompt: str | Some[TokenId] | Some[str] | Some[Some[TokenId]]
+    prompt: Prompts
     max_tokens: Count | None = DEFAULT_TOKENS
     logprobs: Annotated[Whole, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     echo: Switch | None = None

@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from meshwright.serving.api.body.value import Answered, Body, Count, Name, Some, Switch, TokenId, Told
+from meshwright.serving.api.body.value import Answered, Body, Count, Name, Prompts, Some, Switch, Told
 
 
 class EmbeddingBody(Body):
     """Texts whose vectors are asked for; the first `dimensions` numbers of each."""
 
     model: Name
-    input: str | Some[TokenId] | Some[str] | Some[Some[TokenId]]
+    input: Prompts
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[Count, Field(ge=1)] | None = None
     user: Annotated[str, Field(max_length=512)] | None = None

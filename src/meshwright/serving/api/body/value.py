@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, Strict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import PydanticCustomError
 
 MOST_CHOICES = 128  # OpenAI's own bound of n
 MOST_LOGPROBS = 20  # OpenAI's own bound of top_logprobs
@@ -22,6 +31,21 @@ Seed = Annotated[Whole, Field(ge=-MOST_SEED, le=MOST_SEED)]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Element = TypeVar("Element")
 Some = Annotated[list[Element], Field(min_length=1)]
+
+
+def _in_one_sentence(given: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    """A prompt as it is read; what is none is told once, not once for every form that a prompt may have."""
+    try:
+        return read(given)
+    except ValidationError:
+        raise PydanticCustomError(
+            "no_prompt",
+            "{what}; allowed: a text, a list of token ids, or several of either; no empty list",
+            {"what": "an empty list" if given == [] else "no prompt"},
+        ) from None
+
+
+Prompts = Annotated[str | Some[TokenId] | Some[str] | Some[Some[TokenId]], WrapValidator(_in_one_sentence)]
 # A field of an answer that is left out where it says nothing.
 Told = Annotated[Element | None, Field(default=None, exclude_if=lambda value: value is None)]
 
