@@ -126,6 +126,20 @@ def test_a_head_sorts_by_what_its_cells_are_worth(open_page: Opening) -> None:
     assert table.locator("td:last-child").all_inner_texts() == ["70 ms", "900 ms", "1.2 s"]
 
 
+@pytest.mark.slow
+def test_lines_are_a_table_too_and_the_legend_has_their_dashes(open_page: Opening) -> None:
+    page = open_page()
+    section = page.get_by_role("region", name="Loss")
+    assert section.locator(".u-legend line").count() == 1
+    assert section.locator("table").count() == 1, "the legend; the table is made when it is asked for"
+    section.locator("summary").focus()
+    page.keyboard.press("Enter")
+    table = section.get_by_role("group", name="nats as a table")
+    assert table.locator("th").all_inner_texts() == ["step", "loss"]
+    cells = table.locator("td").all_inner_texts()
+    assert cells[::2] == [str(step) for step in range(9)] and cells[1:6:2] == ["1", "0.3679", "0.1353"]
+
+
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_no_serious_violation_in_either_theme(open_page: Opening, scheme: str) -> None:
     page = open_page(color_scheme=scheme)

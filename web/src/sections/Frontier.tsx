@@ -5,7 +5,7 @@ import { inUnit, ticks } from "../quantity";
 import { useWidth } from "../width";
 
 const MOST_WIDTH = 760, HEIGHT = 330, LEFT = 76, BOTTOM = 46, TOP = 14, RIGHT = 18;
-const TICK_PX = { x: 96, y: 60 }; // from one to the next, at least about
+const TICK_PX = { x: 76, y: 60 }; // from one to the next, at least about
 const MARGIN = 0.06; // of the range, on each side
 
 type Scale = (value: number) => number;

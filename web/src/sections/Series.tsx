@@ -21,22 +21,42 @@ function aligned(section: SeriesSection): uPlot.AlignedData {
 function options(section: SeriesSection, width: number): uPlot.Options {
   const muted = css("--muted"), line = css("--line");
   const axis = (label: string, unit?: string): uPlot.Axis => ({
-    label, stroke: muted, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, labelSize: 22, size: 56,
+    label, stroke: muted, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, labelSize: 22, size: 62,
     font: "11px system-ui", labelFont: "12px system-ui", values: (_, marks) => marks.map((value) => inUnit(value, unit)),
   });
   const x = axis(section.x_title, section.x_unit);
   return {
     width, height: TALL_PX, legend: { live: true }, cursor: { drag: { x: true, y: false } },
-    scales: { x: { time: false } }, axes: [{ ...x, size: 34 }, axis(section.y_title, section.y_unit)],
+    hooks: { init: [(plot) => sampled(plot)] }, scales: { x: { time: false } }, axes: [{ ...x, size: 34 }, axis(section.y_title, section.y_unit)],
     series: [
       { label: section.x_title, value: (_, value) => (value === null ? "–" : inUnit(value, section.x_unit)) },
       ...section.lines.map((each, place): uPlot.Series => ({
-        label: each.label, stroke: css(`--s${(place % COLORS) + 1}`), width: 1.8, dash: DASHES[place % DASHES.length], spanGaps: true,
+        label: each.label, ...lookOf(place), width: 1.8, spanGaps: true,
         points: { show: each.x.count <= 40 }, value: (_, value) => (value === null || value === undefined ? "–" : inUnit(value, section.y_unit)),
       })),
     ],
   };
 }
+
+const SAMPLE = { wide: 24, tall: 8 }; // pixels of a line in the legend
+
+/** Puts a piece of each line into the legend: colour and dash, where uPlot has a square of the colour. */
+function sampled(plot: uPlot): void {
+  plot.root.querySelectorAll(".u-marker").forEach((marker, place) => {
+    if (!place) return marker.remove(); // of x
+    const { stroke, dash } = lookOf(place - 1);
+    const drawn = document.createElementNS("http://www.w3.org/2000/svg", "svg"), line = document.createElementNS(drawn.namespaceURI, "line");
+    const sized = { width: SAMPLE.wide, height: SAMPLE.tall, "aria-hidden": true };
+    const across = { x1: 0, x2: SAMPLE.wide, y1: SAMPLE.tall / 2, y2: SAMPLE.tall / 2, stroke, "stroke-width": 2, "stroke-dasharray": dash.join(" ") };
+    Object.entries(sized).forEach(([name, value]) => drawn.setAttribute(name, String(value)));
+    Object.entries(across).forEach(([name, value]) => line.setAttribute(name, String(value)));
+    drawn.append(line);
+    marker.replaceWith(drawn);
+  });
+}
+
+const lookOf = (place: number): { stroke: string; dash: number[] } =>
+  ({ stroke: css(`--s${(place % COLORS) + 1}`), dash: DASHES[place % DASHES.length] });
 
 export function Series({ section }: { section: SeriesSection }) {
   const theme = useTheme(), place = useRef<HTMLDivElement>(null);

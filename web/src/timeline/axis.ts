@@ -124,5 +124,10 @@ function scale(
     context.stroke();
     context.setLineDash([]);
   }
-  context.fillText(text, width - 6, at < 14 ? at + 9 : at - 7);
+  const baseline = at < 14 ? at + 9 : at - 7;
+  context.strokeStyle = css("--track"); // a rim: curves that reach up to the cap do not strike its name through
+  context.lineWidth = 4;
+  context.lineJoin = "round";
+  context.strokeText(text, width - 6, baseline);
+  context.fillText(text, width - 6, baseline);
 }
