@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from meshwright import api
 from meshwright.evidence.profile_comparison import compare_profile
 from meshwright.interop.profiler.profiled_job import read_profile
 from meshwright.ir.judge import metrics
-from meshwright.ir.program import Axis
+from meshwright.ir.program import Axis, Program
+from meshwright.ir.stored.row_annotation import RowAnnotation
 from meshwright.ir.table import Kind
 from meshwright.ir.trace import Trace
 from tests.interop.profiler.kineto import Kineto, data_parallel_job
@@ -21,8 +23,21 @@ MICRO = 1e6
 KERNELS = {Kind.SEND: "ncclDevKernel_SendRecv()", Kind.RECEIVE: "ncclDevKernel_SendRecv()"}
 
 
-def profile_of(trace: Trace, folder: Path, slow: float = 1.0) -> None:
-    """What a profiler would have written of three steps of a program, by the names of torch's pipelines."""
+def torchs(program: Program, row: int) -> str:
+    """As torch's pipelines call a row."""
+    return f"PP:{program.text_of(row)}"
+
+
+def ours(program: Program, row: int) -> str:
+    """As our executor calls it."""
+    view = program.row(row)
+    return RowAnnotation(view.text, view.position, view.name, view.kind).said
+
+
+def profile_of(
+    trace: Trace, folder: Path, slow: float = 1.0, said: Callable[[Program, int], str] = torchs
+) -> None:
+    """What a profiler would have written of three steps of a program."""
     program = trace.program
     for rank in range(program.num_lists):
         made = Kineto(rank, program.num_lists)
@@ -30,9 +45,9 @@ def profile_of(trace: Trace, folder: Path, slow: float = 1.0) -> None:
             at = MICRO * slow * metrics.span_s(trace) * step
             made.annotate(f"ProfilerStep#{step}", at, 0.5)
             for row in range(int(program.offsets[rank]), int(program.offsets[rank + 1])):
-                told, kind = program.text_of(row), program.row(row).kind
+                kind = program.row(row).kind
                 start, end = (MICRO * slow * times[-1][row] for times in (trace.start_s, trace.end_s))
-                made.annotate(f"PP:{told}", at + row * 1e-3, 1e-3)
+                made.annotate(said(program, row), at + row * 1e-3, 1e-3)
                 streams = {Kind.COMPUTE: 7, Kind.SEND: 8, Kind.RECEIVE: 9}
                 kernel = KERNELS.get(kind, "gemm")
                 made.kernel(kernel, at + row * 1e-3 + 2e-4, at + start, end - start, streams[kind])
@@ -50,6 +65,24 @@ def test_of_its_own_rows_nothing_differs(tmp_path: Path) -> None:
     for rank in found.ranks:
         assert rank.predicted is not None
         assert rank.measured.compute_s == pytest.approx(rank.predicted.compute_s, rel=1e-6)
+
+
+def test_a_run_of_our_executor_is_compared_by_every_name_of_its_rows(tmp_path: Path) -> None:
+    trace = pipeline_trace()
+    profile_of(trace, tmp_path, said=ours)
+    job = read_profile(tmp_path)
+    found = compare_profile(trace, job)
+    names = {trace.program.row(row).name for row in range(trace.program.num_rows)}
+    assert job.says_rows and {each.name for each in found.passes} == names and not found.doubts[1:]
+    for each in found.passes:
+        assert each.measured == pytest.approx(each.predicted, rel=1e-6), each.name
+
+    fewer = replace(trace, program=trace.program, metadata={})
+    columns = trace.program.columns
+    stages = columns.stage.copy()
+    stages[0] += 1
+    other = replace(fewer, program=replace(trace.program, columns=columns.with_column("stage", stages)))
+    assert any("row 0" in doubt for doubt in compare_profile(other, job).doubts)
 
 
 def test_a_slower_job_is_slower_everywhere_and_idles_alike(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshwright.evidence.compare import Quantity
+from meshwright.interop.profiler.naming import OTHER
 from meshwright.interop.profiler.profiled_job import ProfiledRun, RankFigures
 from meshwright.ir.judge import metrics
 from meshwright.ir.judge.occupancy import Occupancy, occupancies
@@ -47,8 +48,10 @@ class ProfileComparison:
         job: what was profiled.
         step: seconds of a step.
         uses: computing, exchanging, exposed, idle: medians over the ranks, and over the devices of the prediction.
-        passes: seconds of a step that forward, backward, ... take, medians likewise.
+        passes: seconds of a step that forward, backward, ... take, medians likewise; of a run of our executor, whose profile
+            says the rows of its program, what each of its names takes.
         works: seconds by what kernels do, of the rank and the device that compute longest; empty where one side says none.
+        peaks: most bytes that the device of any rank held, where the profile says it.
         ranks: of each rank.
         doubts: why the profile says little, or is of another job.
     """
@@ -59,12 +62,13 @@ class ProfileComparison:
     uses: tuple[Quantity, ...]
     passes: tuple[Quantity, ...]
     works: tuple[Quantity, ...]
+    peaks: tuple[Quantity, ...]
     ranks: tuple[RankComparison, ...]
     doubts: tuple[str, ...]
 
     def quantities(self) -> tuple[Quantity, ...]:
         """All numbers of the whole job, in the order of the table."""
-        return (self.step, *self.uses, *self.passes, *self.works)
+        return (self.step, *self.uses, *self.passes, *self.works, *self.peaks)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -97,8 +101,14 @@ class ProfileComparison:
         }
 
 
-def compare_profile(predicted: Trace, job: ProfiledRun) -> ProfileComparison:
-    """A predicted trace beside a profiled job. Both sides are reduced by the same functions (`ir.judge.occupancy`)."""
+def compare_profile(
+    predicted: Trace, job: ProfiledRun, predicted_peak_bytes: float | None = None
+) -> ProfileComparison:
+    """A predicted trace beside a profiled job. Both sides are reduced by the same functions (`ir.judge.occupancy`).
+
+    Args:
+        predicted_peak_bytes: of the fullest device, where the trace has no curves of memory.
+    """
     step = _step(predicted, job)
     figures = job.figures()
     devices = occupancies(predicted, step.predicted or 0.0)
@@ -108,9 +118,11 @@ def compare_profile(predicted: Trace, job: ProfiledRun) -> ProfileComparison:
         for each, at in zip(figures, lists, strict=True)
     )
     chosen = devices if None in lists else [devices[at] for at in lists if at is not None]
+    passes = _rows(predicted, figures) if job.says_rows else _passes(predicted, figures)
+    peaks = _peaks(metrics.peak_bytes(predicted) if predicted.memory else predicted_peak_bytes, figures)
     return ProfileComparison(
-        predicted, job, step, _uses(chosen, [each.used for each in figures]), _passes(predicted, figures),
-        _works(predicted, figures), ranks, _doubts(predicted.program, job),
+        predicted, job, step, _uses(chosen, [each.used for each in figures]), passes,
+        _works(predicted, figures), peaks, ranks, (*_doubts(predicted.program, job), *_astray(predicted.program, job, lists)),
     )  # fmt: skip
 
 
@@ -147,16 +159,63 @@ def _passes(predicted: Trace, figures: Sequence[RankFigures]) -> tuple[Quantity,
         ]
         if any(sides):
             found.append(Quantity(words, sides[0], sides[1], "s"))
-    others = [sum(s for name, s in each.names.items() if name == "OTHER") for each in figures]
+    others = [each.names.get(OTHER, 0.0) for each in figures]
     return (*found, Quantity("not named", None, float(np.median(others)), "s"))
 
 
-def _seconds_of_lists(trace: Trace) -> list[dict[str, float]]:
-    """Of every list the seconds of its computes by name, in the last iteration."""
+def _rows(predicted: Trace, figures: Sequence[RankFigures]) -> tuple[Quantity, ...]:
+    """Every name of the program's rows, and of whatever else ran."""
+    ours: Sequence[Mapping[str, float]] = _seconds_of_lists(predicted, tuple(Kind))
+    theirs, program = [each.names for each in figures], predicted.program
+    planned = [program.tables.effects[e].name for e in np.unique(program.columns.effect).tolist()]
+    names = dict.fromkeys([*planned, *(name for own in theirs for name in own)])
+    return tuple(
+        Quantity("not named" if name == OTHER else name, _median_of(ours, name), _median_of(theirs, name))
+        for name in names
+    )
+
+
+def _median_of(told: Sequence[Mapping[str, float]], name: str) -> float | None:
+    """Seconds of a name; None where nobody has it."""
+    if not any(name in own for own in told):
+        return None
+    return float(np.median([own.get(name, 0.0) for own in told]))
+
+
+def _peaks(predicted_bytes: float | None, figures: Sequence[RankFigures]) -> tuple[Quantity, ...]:
+    measured = max((each.peak_bytes for each in figures if each.peak_bytes is not None), default=None)
+    return () if measured is None else (Quantity("peak memory", predicted_bytes, measured, "B"),)
+
+
+def _astray(program: Program, job: ProfiledRun, lists: Sequence[int | None]) -> tuple[str, ...]:
+    """That a profile says rows of another program, with the first of them."""
+    effects, c = program.tables.effects, program.columns
+    for rank, at in zip(job.ranks, lists, strict=True):
+        if at is None or not job.says_rows:
+            continue
+        ran = {span.name.place: span.name for span in rank.spans if span.name.place >= 0}
+        first, last = int(program.offsets[at]), int(program.offsets[at + 1])
+        unseen = () if rank.is_device else range(last - first)  # not every row launches kernels
+        for place in sorted({*ran, *unseen}):
+            row = first + place
+            name = ran.get(place)
+            planned = None if row >= last else (effects[c.effect[row]].name, int(c.stage[row]))
+            if planned is None or name is None or planned != (name.name, name.stage):
+                said = "nothing" if name is None else f"{name.stage}{name.name}"
+                wanted = "nothing" if planned is None else program.text_of(row)
+                return (
+                    f"rank {rank.rank} ran {said} where the plan's program has {wanted} (row {place}): its rows are compared "
+                    "by name only",
+                )
+    return ()
+
+
+def _seconds_of_lists(trace: Trace, kinds: Sequence[Kind] = (Kind.COMPUTE,)) -> list[dict[str, float]]:
+    """Of every list the seconds of its rows of these kinds by name, in the last iteration."""
     program, length = trace.program, trace.end_s[-1] - trace.start_s[-1]
     names = [effect.name for effect in program.tables.effects]
     shape = (program.num_lists, len(names))
-    chosen = program.kinds == Kind.COMPUTE
+    chosen = np.isin(program.kinds, kinds)
     keys = np.ravel_multi_index((program.list_of_row[chosen], program.columns.effect[chosen]), shape)
     sums = np.bincount(keys, weights=length[chosen], minlength=shape[0] * shape[1]).reshape(shape)
     found: list[dict[str, float]] = []

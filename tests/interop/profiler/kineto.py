@@ -73,6 +73,22 @@ class Kineto:
             }
         )
 
+    def held(self, ts: float, total: int, kind: int = 1, device: int = 0) -> None:
+        """An allocation, or something given back; `kind`: 0 in the host's memory, 1 on a GPU."""
+        told = {"Total Reserved": total, "Total Allocated": total, "Bytes": 1, "Addr": 1, "Ev Idx": 1}
+        self.rows.append(
+            {
+                "ph": "i",
+                "cat": "cpu_instant_event",
+                "s": "t",
+                "name": "[memory]",
+                "pid": 7,
+                "tid": MAIN,
+                "ts": ts,
+                "args": {**told, "Device Type": kind, "Device Id": device},
+            }
+        )
+
     def data(self) -> dict[str, Any]:
         info = (
             {} if self.rank is None else {"rank": self.rank, "world_size": self.num_ranks, "backend": "nccl"}

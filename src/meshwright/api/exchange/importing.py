@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from meshwright import catalog
 from meshwright.api.subjects.loading import cluster_named
 from meshwright.api.subjects.simulating import simulate
+from meshwright.api.subjects.subject import subject
 from meshwright.ir.trace import Trace
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
@@ -139,4 +140,6 @@ def compare_profile(
         predicted = Trace.load(Path(predicted))
     if isinstance(predicted, Trace):
         return compare(predicted, job)
-    return compare(simulate(predicted, cluster=cluster, profile=profile, extrapolate=extrapolate), job)
+    made = subject(predicted, cluster=cluster, profile=profile, extrapolate=extrapolate)
+    peak = None if made.memory is None else made.memory.allocated_bytes
+    return compare(simulate(made), job, peak)

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from meshwright.api.subjects.keywords import check_keywords
@@ -103,6 +104,7 @@ def run_training(
     tensorboard: PathLike | None = None,
     wandb: str | None = None,
     mlflow: str | None = None,
+    profiler: PathLike | None = None,
     cluster: str | ClusterSpec | None = None,
     profile: Profile | None = None,
     progress: Callable[[StepMetrics], None] | None = None,
@@ -124,6 +126,7 @@ def run_training(
         source: data, tokenizer, first weights, how often the held-out loss is found.
         checkpoints: where the training is kept, and whether it goes on from there under this plan.
         metrics, tensorboard, wandb, mlflow: who is told every step, as of `Sinks`.
+        profiler: a folder of torch.profiler's traces, as of `Sinks`; `compare_profile` sets them beside the prediction.
         cluster, profile: what the prediction rests on, as in `subject`; a plan for GPUs on processes is predicted for these.
         progress: called after every step.
         pool: processes to run on; None: as many as the plan has devices, ended afterwards.
@@ -142,6 +145,8 @@ def run_training(
         place, length, recipe, source or Source(data), checkpoints, first_step, seed, launch
     )
     job = ready.job(measures_memory, is_launched=launch is not None)
+    if profiler is not None:
+        job = replace(job, profile_folder=_folder(profiler))
     if launch is None:
         said = said or _nothing
         prepare(job, said)
@@ -187,6 +192,17 @@ def _traced(run: Callable[Keywords, Training]) -> Callable[Keywords, Trace]:
 
 
 train = _traced(run_training)
+
+
+def _folder(path: PathLike) -> str:
+    """A folder that is there from now on. Raises ExecutionError where it cannot be made."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExecutionError(
+            f"{os.fspath(path)} cannot be made: {error.strerror}", next="choose another folder"
+        ) from None
+    return os.path.abspath(path)
 
 
 def _nothing(text: str) -> None:

@@ -38,7 +38,7 @@ class Job:
     after the last iteration), ``shapes`` (of values of a kind that are exchanged; others carry their shape with them) and
     ``options`` (for handlers).
     ``checkpoints``: what a training job keeps, and where it resumes. ``counts_flops``: ranks count what they compute, which
-    makes them slower.
+    makes them slower. ``profile_folder``: where they write traces of torch.profiler, of some more iterations; empty: nowhere.
     """
 
     program: Program
@@ -53,6 +53,7 @@ class Job:
     num_threads: int = 1
     measures_memory: bool = False
     counts_flops: bool = False
+    profile_folder: str = ""
     checkpoints: CheckpointConfig | None = None
 
     def __post_init__(self) -> None:

@@ -33,6 +33,7 @@ from meshwright.executor.rank.rank_list import compile_rank
 from meshwright.executor.rank.slowed_compute import slow_computes
 from meshwright.executor.rank.stream.device_streams import is_asynchronous
 from meshwright.executor.rank.stream.issued import RowError
+from meshwright.executor.rank.stream.profiled_rows import write_profile
 from meshwright.executor.rank.stream.row_times import clock
 from meshwright.executor.rank.value_store import ValueStore
 from meshwright.executor.rank.watchdog import Position, SharedPositions
@@ -169,6 +170,7 @@ def run_rank(
             checkpoints.end(interpreter.num_done)
         _write(context, interpreter, store, folder, rank, pauses, reports.clock_offset_s, meter)
         curves = _measure_memory(job, context, interpreter)
+        _write_profile(job, context, interpreter)
         interpreter.close()
         write_curves(folder / f"memory-{rank}.npz", curves)
         reports.end(folder)
@@ -353,3 +355,16 @@ def _measure_memory(job: Job, context: Context, interpreter: Interpreter) -> Cur
         interpreter.drain()
 
     return iteration_curves(context, job.program, interpreter.watch, run)
+
+
+def _write_profile(job: Job, context: Context, interpreter: Interpreter) -> None:
+    """A trace of torch.profiler of more iterations, which are not part of the results; none where it is not asked for."""
+    if not job.profile_folder:
+        return
+
+    def run() -> None:
+        _run_iteration(context, interpreter, interpreter.num_done, None)
+        interpreter.drain()
+
+    path = Path(job.profile_folder) / f"rank{context.rank}.pt.trace.json.gz"
+    write_profile(path, interpreter.ranked, context, run)

@@ -1,7 +1,8 @@
 """One file of torch.profiler: Chrome's trace events as Kineto writes them (.json, .json.gz), every one checked.
 
-Read of it: events with a duration (`ph` X), and the flows from forward operators to backward ones (`cat` fwdbwd). Times are
-microseconds since `baseTimeNanoseconds`, or since 1970 where a file has none (before July 2024).
+Read of it: events with a duration (`ph` X), the flows from forward operators to backward ones (`cat` fwdbwd), and what
+allocators hold (`[memory]`, of profile_memory=True). Times are microseconds since `baseTimeNanoseconds`, or since 1970 where
+a file has none (before July 2024).
 """
 
 from __future__ import annotations
@@ -21,10 +22,16 @@ from meshwright.specs.error import SpecError
 
 MOST_BYTES = 1 << 29  # of one file, unpacked: ten steps of a rank have some ten million
 MOST_RANKS = 1 << 16
+MOST_HELD = 1 << 60  # bytes
 MOST_US = 1e17  # of a time: the year 5138 after 1970
 LOOKED_AT = 1 << 20  # characters of a .json file in which the key that tells it apart is looked for
 _KEY = re.compile(rb'"traceEvents"\s*:')
 _SUFFIXES = (".json", ".json.gz")
+MEMORY, HELD_KEYS, HOST_TYPE = (
+    "[memory]",
+    ("Total Allocated", "Device Type", "Device Id"),
+    0,
+)  # c10::DeviceType::CPU
 ALLOWED = "what torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote, .json or .json.gz"
 Thread = tuple[str, str]  # process (of GPU events the device) and thread (the stream)
 
@@ -47,9 +54,19 @@ class FlowStart(NamedTuple):
     at_s: float
 
 
+class MemoryPoint(NamedTuple):
+    """Bytes that are allocated on a device (`is_host`: in the memory of the host) from a moment on."""
+
+    at_s: float
+    is_host: bool
+    device: int
+    num_bytes: float
+
+
 @dataclass(frozen=True, eq=False)
 class ChromeFile:
-    """What a file says. `base_s` is its time zero since 1970; `forwards` are starts of operators that backward will visit.
+    """What a file says. `base_s` is its time zero since 1970; `forwards` are starts of operators that backward will visit;
+    `memory` is by time.
 
     `rank` and `num_ranks` are None where it does not say them.
     """
@@ -60,6 +77,7 @@ class ChromeFile:
     base_s: float
     events: Sequence[ChromeEvent]
     forwards: Sequence[FlowStart]
+    memory: Sequence[MemoryPoint] = ()
 
 
 def is_profile(path: Path) -> bool:
@@ -95,7 +113,7 @@ def read_chrome(path: Path) -> ChromeFile:
     rows = data.get("traceEvents")
     if not isinstance(rows, list):
         raise SpecError(f"{path} has no list traceEvents", allowed=ALLOWED)
-    events, forwards = [], []
+    events, forwards, memory = [], [], []
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             raise _wrong(path, number, "it is no object")
@@ -103,11 +121,14 @@ def read_chrome(path: Path) -> ChromeFile:
             events.append(_event(path, number, row))
         elif row.get("ph") == "s" and row.get("cat") == "fwdbwd":
             forwards.append(FlowStart(_thread(row), _number(path, number, row, "ts") * 1e-6))
+        elif row.get("ph") == "i" and row.get("name") == MEMORY:
+            memory.append(_held(path, number, row))
     rank, num_ranks = _ranks(path, data.get("distributedInfo"))
     base = data.get("baseTimeNanoseconds", 0)
     if not isinstance(base, int | float) or isinstance(base, bool) or not 0 <= base <= MOST_US * 1e3:
         raise SpecError(f"{path} has baseTimeNanoseconds {base!r:.60}", allowed="nanoseconds since 1970")
-    return ChromeFile(path, rank, num_ranks, base * 1e-9, events, forwards)
+    memory.sort(key=lambda point: point.at_s)
+    return ChromeFile(path, rank, num_ranks, base * 1e-9, events, forwards, memory)
 
 
 def _object_in(path: Path) -> dict[str, Any]:
@@ -135,6 +156,17 @@ def _event(path: Path, number: int, row: dict[str, Any]) -> ChromeEvent:
         raise _wrong(path, number, f"its args are {args!r:.60}")
     start, length = (_number(path, number, row, key) * 1e-6 for key in ("ts", "dur"))
     return ChromeEvent(row["cat"].lower(), name, _thread(row), start, start + length, args)
+
+
+def _held(path: Path, number: int, row: dict[str, Any]) -> MemoryPoint:
+    """What is allocated behind an allocation, or where something was given back."""
+    args = row.get("args")
+    told: list[Any] = [args.get(key) if isinstance(args, dict) else None for key in HELD_KEYS]
+    held, kind, device = told
+    is_number = isinstance(held, int | float) and not isinstance(held, bool)
+    if not is_number or not 0 <= held <= MOST_HELD or type(kind) is not int or type(device) is not int:
+        raise _wrong(path, number, f"of {MEMORY} it says {args!r:.120}")
+    return MemoryPoint(_number(path, number, row, "ts") * 1e-6, kind == HOST_TYPE, device, float(held))
 
 
 def _number(path: Path, number: int, row: dict[str, Any], key: str) -> float:

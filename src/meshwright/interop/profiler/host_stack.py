@@ -90,11 +90,13 @@ def _frame(event: ChromeEvent, above: Frame | None) -> Frame:
         (None, None, "", None) if above is None
         else (above.said, above.exchange, above.sharding, above.root)
     )  # fmt: skip
+    own: Naming | None = None
     if event.category == OPERATOR:
         if event.name.startswith(naming.AUTOGRAD) and (said is None or not said.is_instruction):
             said = Naming(naming.BACKWARD, source=naming.BY_AUTOGRAD)
     else:
-        said = naming.annotation(event.name) or said
+        own = naming.annotation(event.name)
+        said = own or said
     exchange = naming.group_call(event.name) or exchange
     made = Frame(event, above, said, exchange, naming.sharding(event.name) or sharding, root)
     is_autograd = event.name.startswith(_BACKWARD_NODE) or "Backward" in event.name
@@ -103,5 +105,6 @@ def _frame(event: ChromeEvent, above: Frame | None) -> Frame:
         made.root = made
     made.is_in_unit = above is not None and (above.is_unit or above.is_in_unit)
     is_instruction = not is_operator and said is not None and said.is_instruction
-    made.is_unit = not made.is_in_unit and (is_operator or is_instruction)
+    is_row = own is not None and own.place >= 0  # whatever a library left open around it
+    made.is_unit = is_row or (not made.is_in_unit and (is_operator or is_instruction))
     return made

@@ -1,8 +1,9 @@
 """What an annotation, an operator or a kernel of torch.profiler is called as an instruction; what nobody knows is OTHER.
 
-Names that are known, and whose they are: torch.distributed.pipelining's (`PP:1F3`, `Forward 3`), torch's optimizers,
-DistributedDataParallel, FSDP, autograd; Megatron-LM's functions where stacks were recorded, and names of its timers;
-`## forward ##` as TorchRec writes it; process groups' collectives (`nccl:all_reduce`) and kernels of NCCL and RCCL.
+Names that are known, and whose they are: our executor's (`PP:1F3 | 17 F COMPUTE`, a row of its program);
+torch.distributed.pipelining's (`PP:1F3`, `Forward 3`), torch's optimizers, DistributedDataParallel, FSDP, autograd;
+Megatron-LM's functions where stacks were recorded, and names of its timers; `## forward ##` as TorchRec writes it; process
+groups' collectives (`nccl:all_reduce`) and kernels of NCCL and RCCL.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import cache
 from typing import NamedTuple
 
 from meshwright.ir.core_vocabulary import CORE
+from meshwright.ir.stored.row_annotation import RowAnnotation
 from meshwright.ir.table import Kind
 
 OTHER = "OTHER"
@@ -21,7 +23,7 @@ BY_ANNOTATION, BY_AUTOGRAD, BY_KERNEL, BY_NOBODY = "annotation", "autograd", "ke
 
 class Naming(NamedTuple):
     """An instruction's name. `stage` and `microbatch`: -1 where nobody says. `is_instruction`: it is one whole row of a
-    program; `source`: who said so."""
+    program; `source`: who said so; `place`: of a row that our executor ran, in the list of its rank, else -1."""
 
     name: str
     kind: Kind = Kind.COMPUTE
@@ -29,6 +31,7 @@ class Naming(NamedTuple):
     microbatch: int = -1
     is_instruction: bool = False
     source: str = BY_ANNOTATION
+    place: int = -1
 
 
 UNKNOWN = Naming(OTHER, source=BY_NOBODY)
@@ -78,6 +81,9 @@ _WORKS = (
 @cache
 def annotation(name: str) -> Naming | None:
     """What a record_function, or a Python function where stacks were recorded, is; None where nobody knows it."""
+    row = RowAnnotation.read(name)
+    if row is not None:
+        return Naming(row.name, row.kind, row.stage, row.microbatch, is_instruction=True, place=row.place)
     action = _ACTION.match(name)
     if action is not None:
         return _instruction(*action.groups())

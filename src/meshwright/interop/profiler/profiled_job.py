@@ -12,6 +12,7 @@ import numpy as np
 
 from meshwright.interop.profiler.chrome_file import profile_files, read_chrome
 from meshwright.interop.profiler.clock import offsets_of
+from meshwright.interop.profiler.held_memory import DEVICE, held_memory
 from meshwright.interop.profiler.naming import BY_NOBODY
 from meshwright.interop.profiler.rank_spans import RankSpan, RankSpans, spans_of
 from meshwright.ir.judge.occupancy import Occupancy, occupancy
@@ -27,18 +28,20 @@ class RankFigures:
         used: computing, exchanging and idle.
         names: seconds of each name, computes and exchanges alike.
         works: seconds of computes by what their kernels do (matmul, attention, stream, other).
+        peak_bytes: most that its GPU's allocator held in any step; None where the profiler was not asked for it.
     """
 
     rank: int
     used: Occupancy
     names: Mapping[str, float]
     works: Mapping[str, float]
+    peak_bytes: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data in SI units."""
         return {
             "rank": self.rank, **asdict(self.used), "bubble": self.used.bubble,
-            "names": dict(self.names), "works": dict(self.works),
+            "names": dict(self.names), "works": dict(self.works), "peak_bytes": self.peak_bytes,
         }  # fmt: skip
 
 
@@ -75,6 +78,11 @@ class ProfiledRun:
     def step_s(self) -> float:
         """Seconds of a step, the median."""
         return float(np.median(self.step_seconds))
+
+    @property
+    def says_rows(self) -> bool:
+        """Did our executor run it, so that what ran has the rows of its program by their places?"""
+        return all(any(span.name.place >= 0 for span in rank.spans) for rank in self.ranks)
 
     @property
     def named_share(self) -> float:
@@ -135,6 +143,10 @@ def _notes(ranks: Sequence[RankSpans], num_ranks: int, unset: Sequence[int]) -> 
         ]
     if not all(rank.is_device for rank in ranks):
         found += ["no kernels in the trace: the host's operators are the computes"]
+    if any(rank.file.memory and not rank.is_device for rank in ranks):
+        found += [
+            "of a host the profiler knows what was allocated since it began, and not what was there before"
+        ]
     if len(ranks) < num_ranks:
         found += [f"{len(ranks)} of {num_ranks} ranks are there"]
     if unset:
@@ -168,7 +180,19 @@ def _figures(rank: RankSpans, step_s: float) -> RankFigures:
         names.append(seconds)
         works.append(kinds)
     medians = (float(np.median(values)) for values in zip(*map(_seconds, used), strict=True))
-    return RankFigures(rank.rank, Occupancy(*medians), _medians(names), _medians(works))
+    occupied = Occupancy(*medians)
+    return RankFigures(rank.rank, occupied, _medians(names), _medians(works), _peak_bytes(rank))
+
+
+def _peak_bytes(rank: RankSpans) -> float | None:
+    """Of the device, from the first to the last of what ran in steps."""
+    held = held_memory(rank.file).get(DEVICE)
+    if (
+        held is None or not rank.is_device
+    ):  # of a host only what was allocated since the profiler began is known
+        return None
+    first, last = min(span.start_s for span in rank.spans), max(span.end_s for span in rank.spans)
+    return float(held.within(first, last).num_bytes.max())
 
 
 def _seconds(used: Occupancy) -> tuple[float, float, float, float]:

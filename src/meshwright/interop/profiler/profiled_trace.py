@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshwright.interop.profiler.held_memory import held_memory
 from meshwright.interop.profiler.naming import Naming
 from meshwright.interop.profiler.profiled_job import ProfiledRun
 from meshwright.interop.profiler.rank_spans import RankSpan, RankSpans
 from meshwright.ir.program import Axis, Columns, Program, Tables
 from meshwright.ir.table import Duty, Effect, Exchange, Kind, Microbatch, Pattern, ValueKind
-from meshwright.ir.trace import PROFILED, Trace
+from meshwright.ir.trace import PROFILED, MemoryCurve, Trace
 from meshwright.specs.error import SpecError
 
 # What exchanges move is not in the file: one value stands for all, so that such a program is none that runs.
@@ -60,14 +61,27 @@ def trace_of(job: ProfiledRun) -> Trace:
         np.array([[getattr(row, key) for rows in ranks for row in rows] for ranks in kept])
         for key in ("start_s", "end_s")
     ]
-    start, end = (each - times[0].min() for each in times)
+    origin_s = float(times[0].min())
+    start, end = (each - origin_s for each in times)
     label = f"profile of {len(job.ranks)} rank{'s' if len(job.ranks) > 1 else ''}"
     metadata = {
         "label": label,
         "assumptions": list(notes),
         "profile": {**job.to_dict(), "notes": list(notes)},
     }
-    return Trace(program, start.copy(), start, end, PROFILED, metadata=metadata)
+    memory = _memory(job, origin_s, float(start[-1].min()), float(end[-1].max()))
+    return Trace(program, start.copy(), start, end, PROFILED, memory, metadata)
+
+
+def _memory(job: ProfiledRun, origin_s: float, start_s: float, end_s: float) -> tuple[MemoryCurve, ...]:
+    """What allocators held between two moments of the trace, its last step; where the profiler was asked for it."""
+    found = []
+    for place, (rank, offset_s) in enumerate(zip(job.ranks, job.offsets_s, strict=True)):
+        later_s = offset_s - origin_s  # from the file's clock to the trace's
+        for tier, held in held_memory(rank.file).items():
+            times_s, num_bytes = held.within(start_s - later_s, end_s - later_s)
+            found.append(MemoryCurve(place, tier, times_s + later_s, num_bytes))
+    return tuple(found)
 
 
 def _by_step(rank: RankSpans) -> dict[int, list[RankSpan]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -79,7 +79,7 @@ def spans_of(file: ChromeFile, rank: int) -> RankSpans:
     made = (
         _device_spans(file, kernels, launched, launches, steps_at)
         if kernels
-        else _host_spans(frames, steps_at)
+        else rows_as_one(_host_spans(frames, steps_at))
     )
     spans = sorted((span for span in made if span.step >= 0), key=lambda span: (span.start_s, span.end_s))
     if not spans:
@@ -89,6 +89,23 @@ def spans_of(file: ChromeFile, rank: int) -> RankSpans:
             next="profile with ProfilerActivity.CPU, and CUDA where the job has GPUs",
         )
     return RankSpans(file, rank, spans, [number for number, _ in steps], bool(kernels), bool(marks))
+
+
+def rows_as_one(spans: Iterable[RankSpan]) -> Iterator[RankSpan]:
+    """One span of every row of our executor in a step, from its posting to the end of what waited for it; all others as they
+    are, but for what process groups say by themselves of exchanges that are in such rows."""
+    others: list[RankSpan] = []
+    rows: dict[tuple[int, int], RankSpan] = {}
+    for span in spans:
+        if span.name.place < 0:
+            others.append(span)
+            continue
+        key = span.step, span.name.place
+        first = rows.get(key, span)
+        ends = min(first.start_s, span.start_s), max(first.end_s, span.end_s)
+        rows[key] = first._replace(start_s=ends[0], end_s=ends[1])
+    yield from rows.values()
+    yield from (span for span in others if not rows or not span.name.kind.is_exchange)
 
 
 class _Steps(NamedTuple):

@@ -19,6 +19,8 @@ class Sinks:
         tensorboard: a folder of event files.
         wandb: a project of Weights & Biases; kept on disk (`wandb sync` sends it) unless WANDB_API_KEY or WANDB_MODE is set.
         mlflow: a tracking server, or a folder, which then holds a database of its own.
+        profiler: a folder of torch.profiler's traces, one a rank, of three steps behind the last, which are no part of the
+            training.
     """
 
     metrics: PathLike | None = option(None, "A file of JSON lines, one a step.", panel=LOOKING)
@@ -28,4 +30,10 @@ class Sinks:
     )
     mlflow: str | None = option(
         None, "An MLflow server's address, or a folder.", panel=LOOKING, metavar="URI|FOLDER"
+    )
+    profiler: PathLike | None = option(
+        None,
+        "A folder of torch.profiler's traces, of three steps behind the last.",
+        panel=LOOKING,
+        metavar="FOLDER",
     )
