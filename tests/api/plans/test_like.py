@@ -35,6 +35,20 @@ def test_the_best_plan_goes_straight_on(tmp_path: Path) -> None:
     assert again.best.step.value == found.best.step.value
 
 
+def test_the_first_plan_fits_for_sure_unless_a_risk_is_taken(tmp_path: Path) -> None:
+    file = written(tmp_path, "train.sh", MEGATRON)
+    asked = {"like": file, "format": "megatron", "cluster": "H100", "num_simulated": 4}
+    fix, forbid = {name: FEW[name] for name in FEW if name != "recompute"}, ("zero2", "selective_op")
+    capacity = mw.Cluster("H100").memory_bytes
+    sure = mw.plan(**asked, fix=fix, forbid=forbid)
+    assert sure.best is sure[0] and sure.best.fit_probability(capacity) == 1.0
+    (over,) = sure.found.passed_over
+    chance = over.plan.fit_probability(capacity)
+    assert over.plan.step.value < sure.best.step.value and 0 < chance < 1
+    risky = mw.plan(**asked, fix=fix, forbid=forbid, risk=1 - chance + 1e-6)
+    assert risky.best.description == over.plan.description and not risky.found.passed_over
+
+
 def test_a_plan_may_be_todays(tmp_path: Path) -> None:
     plan = mw.Plan.load(written(tmp_path, "train.toml", TORCHTITAN), format="torchtitan", cluster="8xH100")
     found = mw.plan(like=plan, fix=FEW, forbid=("zero2",), num_simulated=4)

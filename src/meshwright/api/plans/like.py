@@ -12,6 +12,7 @@ from meshwright import catalog
 from meshwright.api.exchange.exporting import export_plan
 from meshwright.api.plans.measured_steps import MeasuredSteps
 from meshwright.api.plans.patched_job import patched_job
+from meshwright.api.plans.request import RISK
 from meshwright.api.plans.todays_choices import decided, obeys, sayable_choices
 from meshwright.api.plans.todays_plan import Todays, todays_plan
 from meshwright.interop.exported import Exported, ExportError, Refusal, canonical, plan_digest
@@ -105,6 +106,7 @@ def plan_like(
     progress: Progress | None = None,
     extrapolate: bool = False,
     profile: Profile | Path | None = None,
+    risk: float | None = None,
     **options: Any,
 ) -> PlansLike:
     """Today's plan beside the fastest that its program can say, and what changes.
@@ -120,6 +122,7 @@ def plan_like(
         progress: called with a plan in words and the share that is done, 0 to 1.
         extrapolate: accept devices that were never measured.
         profile: of `calibrate --from-log`: all times are corrected by what those runs took.
+        risk: as of `plan`: plans that do not fit with a larger chance stand behind the others.
         options: of `planner.search.search`: microbatch_sizes, max_memory_bytes; time_limit_s is of all searches together.
 
     Raises PlanError where a fact is missing or contradicts the file, OutOfMemoryError where no plan fits.
@@ -129,10 +132,12 @@ def plan_like(
     today, misfit = _predicted(now.plan, now.cluster, extrapolate, options.get("max_memory_bytes"))
     today = steps.of_plan(today)
     wanted, assumed = decided(now, dict(fix or {}))
-    whole = {"forbid": tuple(forbid), "extrapolate": extrapolate, **options}
+    risk, limit = RISK if risk is None else risk, options.get("max_memory_bytes")
+    capacity = min(now.cluster.memory_bytes, limit or now.cluster.memory_bytes)
+    whole = {"forbid": tuple(forbid), "extrapolate": extrapolate, "risk": risk, **options}
     results = [steps.of_plans(each) for each in _searched(now, wanted, whole, num_simulated, progress)]
-    sayable, others = _sorted_out(results, now)
-    found = _joined(results, sayable or [each for each, _ in others])
+    sayable, others = _sorted_out(results, now, capacity, risk)
+    found = _joined(results, sayable or [each for each, _ in others], capacity, risk)
     is_allowed = not misfit and obeys(now.plan, fix or {}, forbid)
     is_best = is_allowed and today.step.value <= found[0].step.value
     best = today if is_best else found[0]
@@ -205,14 +210,18 @@ def _share(progress: Progress | None, place: int, count: int) -> Progress | None
 
 
 def _sorted_out(
-    results: Sequence[Plans], now: Todays
+    results: Sequence[Plans], now: Todays, capacity_bytes: int, risk: float
 ) -> tuple[list[Predicted], list[tuple[Predicted, tuple[Refusal, ...]]]]:
-    """All plans, the fastest first: those that the target can say, and the others with what it refuses."""
+    """All plans, the fastest first of those that fit as surely: what the target can say, and the others with what it
+    refuses."""
+    from meshwright.planner.search.plans import safe_first
+
     distinct = {plan_digest(canonical(each.plan)): each for result in results for each in result}
-    sayable, others = [], []
-    for each in sorted(
+    fastest = sorted(
         distinct.values(), key=lambda one: (float(f"{one.step.value:.9g}"), one.peak_bytes, one.description)
-    ):
+    )
+    sayable, others = [], []
+    for each in safe_first(fastest, capacity_bytes, risk):
         refusals = _export(each.plan, now)[1]
         if refusals:
             others.append((each, refusals))
@@ -221,8 +230,10 @@ def _sorted_out(
     return sayable, others
 
 
-def _joined(results: Sequence[Plans], plans: Sequence[Predicted]) -> Plans:
+def _joined(results: Sequence[Plans], plans: Sequence[Predicted], capacity_bytes: int, risk: float) -> Plans:
     """One result: the plans that can be said, with the counts of the largest search."""
+    from meshwright.planner.search.plans import passed_over
+
     largest = max(results, key=lambda result: result.num_candidates)
     return replace(
         largest,
@@ -232,6 +243,7 @@ def _joined(results: Sequence[Plans], plans: Sequence[Predicted]) -> Plans:
         simulation_s=sum(result.simulation_s for result in results),
         is_complete=all(result.is_complete for result in results),
         optimality_gap=None,  # a bound of one search says nothing of what the target can say
+        passed_over=passed_over(plans, capacity_bytes, risk),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from meshwright import catalog
-from meshwright.api.plans.request import PlanRequest
+from meshwright.api.plans.request import RISK, PlanRequest
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.config.source import load_model
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 OWN_PLANNER = "search"
 LEAST_LIMIT_S = 1e-6  # of a search behind others that took all the time: one plan is always simulated
-RISK = 0.0  # that the first plan does not fit: its memory does at the upper end of its interval
 OF_OTHERS = "--fix, --forbid, --objective, --max-memory, --extrapolate"
 # What only our search can be told -> how the command says it.
 OF_OUR_SEARCH: Mapping[str, str] = {
@@ -100,16 +99,16 @@ def plan(
         from meshwright.api.plans.like import plan_like
 
         check_own_planner(asked.planner, "--like")
-        if asked.risk is not None or asked.framework is not None:
+        if asked.framework is not None:
             raise PlanError(
-                "--risk or --for with --like",
+                "--for with --like",
                 allowed="--like alone, whose program it is for",
-                next="leave them out",
+                next="leave it out",
             )
         return plan_like(
             like, format, model=model, cluster=cluster, variables=variables, vocab=vocab, progress=progress,
             fix=asked.decided, forbid=asked.forbidden,
-            **asked.keywords("fix", "forbid", "dtype", "planner", "risk", "framework"),
+            **asked.keywords("fix", "forbid", "dtype", "planner", "framework"),
         )  # fmt: skip
     if model is None or cluster is None or asked.global_batch is None or asked.seq is None:
         raise PlanError(

@@ -14,6 +14,7 @@ from meshwright.specs.option import option, words_of
 from meshwright.specs.units import parse_bytes, parse_seconds, parse_sequence, parse_whole
 
 BETWEEN = re.compile(r"\+(?![^(]*\))")  # several values; not within options of a name
+RISK = 0.0  # that the first plan does not fit, where nobody says: its memory does at the upper end of its interval
 TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 
