@@ -48,6 +48,8 @@ from meshwright.stage.mesh import device_order
 FLOAT8 = "float8"
 ACTIVATIONS = "bfloat16"  # of results of linear layers in float8, and of keys and values
 SUM = "all_reduce"  # of a chain's exchange
+ATTENDING = {ATTENTION, "attention", "cached_attention"}  # a step, and kinds of operators
+EVERYTHING = BatchShape.of([(0, 2)], 2, 8)  # a batch that has all kinds of them
 LOWERED_TOKENS = 1024  # of the step that is lowered; bytes of exchanges are in proportion to their tokens
 
 
@@ -79,6 +81,8 @@ class ForwardProgram:
     priced_by: Any = None
     _known: dict[BatchShape, StepTime] = field(default_factory=dict, init=False, repr=False)
     _ready: dict[BatchShape, tuple[Work, ...]] = field(default_factory=dict, init=False, repr=False)
+    _work_of_rows: dict[tuple[int, ...], Work] = field(default_factory=dict, init=False, repr=False)
+    _cost_of_rows: dict[tuple[int, ...], Cost] = field(default_factory=dict, init=False, repr=False)
 
     def step(self, batch: BatchShape) -> StepTime:
         """Seconds of a batch's step. Of a batch without tokens none."""
@@ -135,7 +139,31 @@ class ForwardProgram:
 
     def works(self, batch: BatchShape) -> tuple[Work, ...]:
         """Of the program's table of works: what each does for a batch."""
-        return tuple(self._work(steps, batch) for steps in self.asked.steps)
+        return tuple(self._work_at(place, batch) for place in range(len(self.asked.steps)))
+
+    def _work_at(self, place: int, batch: BatchShape) -> Work:
+        """Of a place in the table. Where nothing attends, batches of as many rows are alike: it is made once."""
+        if place in self._attending:
+            return self._work(self.asked.steps[place], batch)
+        key = (place, batch.num_tokens, batch.num_rows)
+        found = self._work_of_rows.get(key)
+        if found is None:
+            found = self._work_of_rows[key] = self._work(self.asked.steps[place], batch)
+        return found
+
+    @cached_property
+    def _attending(self) -> frozenset[int]:
+        """Places in the table of works that attend: what these do depends on what a batch's tokens see."""
+        kinds = {
+            step: {each.kind for each in self.operators(step, EVERYTHING)} | {step.name}
+            for steps in self.asked.steps
+            for step in steps
+        }
+        return frozenset(
+            place
+            for place, steps in enumerate(self.asked.steps)
+            if any(kinds[step] & ATTENDING for step in steps)
+        )
 
     def parts_s(self, batch: BatchShape) -> Mapping[str, float]:
         """Seconds of a step by the names of the steps of its chain ("attention", "mlp", "add", ...), and of "exchanges"; of
@@ -154,8 +182,16 @@ class ForwardProgram:
     def _prices(self, batch: BatchShape) -> list[Cost]:
         """Of every class of rows."""
         works = self._ready.pop(batch, None) or self.works(batch)
-        share = batch.num_tokens / LOWERED_TOKENS
-        return [each.answered(self.costs, works, share) for each in self.asked.questions]
+        share, rows = batch.num_tokens / LOWERED_TOKENS, (batch.num_tokens, batch.num_rows)
+        found, known, attending = [], self._cost_of_rows, self._attending
+        for number, each in enumerate(self.asked.questions):
+            cost = None if each.work in attending else known.get((number, *rows))
+            if cost is None:
+                cost = each.answered(self.costs, works, share)
+                if each.work not in attending:
+                    known[number, *rows] = cost
+            found.append(cost)
+        return found
 
     def _simulated(self, batch: BatchShape) -> StepTime:
         asked, prices = self.asked, self._prices(batch)
