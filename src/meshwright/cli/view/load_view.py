@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.text import Text
 
+from meshwright.api.loads.load_text import answer_lines, objective_words, served_row, share_text
 from meshwright.cli.frame.output import NarrowingTable, Result
 from meshwright.cli.view.load_picture import load_report, write_load_svg
-from meshwright.planner.serving.served_plan import ENOUGH, ServedPlan, fewest_devices
 from meshwright.planner.serving.serving_search import ServingPlans
 from meshwright.serving.fleet.saved_serving import SavedServing
 from meshwright.serving.loop.report import LatencyObjective
@@ -35,13 +35,13 @@ def load_result(
         "step_table_errors": {name: error._asdict() for name, error in found.table_errors.items()},
         "assumptions": list(found.assumptions),
     }
-    head = f"{counted(num_requests, 'request')}, good within {_objective_words(objective)}"
-    rows = [_row(each) for each in shown]
+    head = f"{counted(num_requests, 'request')}, good within {objective_words(objective)}"
+    rows = [served_row(each) for each in shown]
     view: list[Any] = [Text(head, style="bold"), NarrowingTable(rows, "plan", OPTIONAL, NAME_WIDTH)]
     view += [
         Text(line)
         for line in (
-            *_answer_lines(found),
+            *answer_lines(found),
             *_rejected_lines(found),
             *_error_lines(found),
             _counted_line(found),
@@ -52,57 +52,6 @@ def load_result(
         explanation=[*found.assumptions, *_meaning()],
         took=f"{format_seconds(found.simulate_s)} in the loops of the whole load",
     )  # fmt: skip
-
-
-def _row(each: ServedPlan) -> dict[str, Any]:
-    report = each.report
-    row: dict[str, Any] = {
-        "plan": each.plan.name,
-        "GPUs": each.plan.num_devices,
-        "batch": each.plan.max_batch_tokens,
-        "sequences": each.plan.max_sequences,
-        "good": _share(report.good_share),
-        "good/s": f"{report.goodput_per_s:.2f}",
-        "tokens/s": f"{report.output_tokens_per_s:,.0f}",
-    }
-    for name, figures in (("TTFT", report.ttft_s), ("TPOT", report.tpot_s)):
-        for share in ("p50", "p99"):
-            row[f"{name} {share}"] = (
-                format_seconds(figures[share]) if figures[share] == figures[share] else "-"
-            )
-    for name, value in (
-        ("USD/M tokens", each.usd_per_million_tokens),
-        ("kWh/M tokens", each.kwh_per_million_tokens),
-    ):
-        if value is not None:
-            row[name] = f"{value:.3g}" if value < 1 else f"{value:.2f}"
-    return row
-
-
-def _share(share: float, digits: int = 1) -> str:
-    return f"{100 * share:.{digits}f} %"
-
-
-def _objective_words(objective: LatencyObjective) -> str:
-    named = (("TTFT", objective.ttft_s), ("TPOT", objective.tpot_s), ("end to end", objective.e2e_s))
-    return ", ".join(f"{name} {format_seconds(value)}" for name, value in named if value != float("inf"))
-
-
-def _answer_lines(found: ServingPlans) -> list[str]:
-    """How many devices are enough; or that none of these is, and what was the best."""
-    fewest = fewest_devices(found)
-    if fewest is not None:
-        devices = counted(fewest.plan.num_devices, "device")
-        return [f"enough for {_share(ENOUGH, 0)} of the requests: {devices}, as {fewest.plan.name}"]
-    best = max(found, key=lambda each: each.report.good_share)
-    times = ", ".join(
-        f"{name} {format_seconds(min(getattr(each.report, field)['p50'] for each in found))}"
-        for name, field in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"))
-    )
-    return [
-        f"not enough: at most {_share(best.report.good_share)} of the requests are good ({best.plan.name}); the shortest "
-        f"medians are {times}: take more or other devices, or a wider --slo"
-    ]
 
 
 def _rejected_lines(found: ServingPlans) -> list[str]:
@@ -116,8 +65,8 @@ def _error_lines(found: ServingPlans) -> list[str]:
         return []
     median, p95 = max(each.median for each in errors), max(each.p95 for each in errors)
     return [
-        f"steps are read from tables of simulated ones: {_share(median, 2)} off in the median, "
-        f"at most {_share(p95, 2)} in 95 of 100"
+        f"steps are read from tables of simulated ones: {share_text(median, 2)} off in the median, "
+        f"at most {share_text(p95, 2)} in 95 of 100"
     ]
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.planner.advice.running_cost import JOULES_PER_KWH, SECONDS_PER_HOUR
+from meshwright.serving.fleet.fleet import Served
 from meshwright.serving.fleet.serving_plan import ServingPlan
-from meshwright.serving.loop.report import LoadReport
+from meshwright.serving.loop.report import LatencyObjective, LoadReport
 from meshwright.specs.cluster.device import DeviceSpec
 
 MILLION = 1e6
@@ -32,6 +33,14 @@ class ServedPlan:
     num_blocks: int
     device: DeviceSpec
     simulate_s: float
+
+    @classmethod
+    def of(
+        cls, plan: ServingPlan, served: Served, objective: LatencyObjective, device: DeviceSpec
+    ) -> ServedPlan:
+        """What came of a load, judged by its objective."""
+        report = LoadReport.of(served.logs, objective)
+        return cls(plan, report, served.num_blocks, device, served.simulate_s)
 
     @property
     def usd_per_million_tokens(self) -> float | None:

@@ -5,39 +5,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from meshwright.planner.advice.running_cost import cost_assumptions
+from meshwright.planner.serving.replica_steps import SIZES, ReplicaSteps
 from meshwright.planner.serving.served_plan import ServedPlan, by_front, fewest_devices
 from meshwright.planner.serving.serving_space import (
-    BATCH_TOKENS,
-    SEQUENCES,
     check_fixed,
     is_decided,
     layouts,
     replica_counts,
     variants,
 )
-from meshwright.serving.decoder.decoder import decoder_of
-from meshwright.serving.fleet.fleet import serve
 from meshwright.serving.fleet.serving_plan import ServingPlan
-from meshwright.serving.loop.report import LatencyObjective, LoadReport
-from meshwright.serving.policy.limits import Limits
+from meshwright.serving.loop.report import LatencyObjective
 from meshwright.serving.request.request import Request
 from meshwright.serving.simulated.forward_program import ForwardProgram
-from meshwright.serving.simulated.parted.rounded_steps import RoundedSteps
-from meshwright.serving.simulated.parted.serving_step import step_named
-from meshwright.serving.simulated.proposed.simulated_decoder import SimulatedDecoder
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
-from meshwright.serving.simulated.step_model import EveryStep, StepModel
+from meshwright.serving.simulated.step_model import StepModel
 from meshwright.serving.simulated.step_table import StepTable, TableError
-from meshwright.serving.weight.weight_place import RESIDENT
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import MeshwrightError, OutOfMemoryError, PlanError
 from meshwright.specs.model.model import ModelSpec
 
 NUM_SAMPLED = 1000  # requests by which plans are ranked before some of them serve the whole load
-USUAL = (Limits.max_batch_tokens, Limits.max_sequences)
 OF_STEP = ("max_batch_tokens", "max_sequences")
 NUM_VARIED, NUM_FINAL = 2, 4  # plans of the ranking that are varied; that serve the whole load
 Progress = Callable[[str, float], None]
@@ -135,8 +126,6 @@ class ServingSearch:
     progress: Progress = lambda _, __: None
     rejected: dict[str, str] = field(default_factory=dict)
     ranked: list[ServedPlan] = field(default_factory=list)
-    _programs: dict[tuple[ReplicaLayout, str, str], ForwardProgram] = field(default_factory=dict)
-    _steps: dict[tuple[object, ...], StepModel] = field(default_factory=dict)
 
     def run(self) -> ServingPlans:
         """The plans. Raises PlanError where the model cannot be divided so, OutOfMemoryError where none fits."""
@@ -161,7 +150,7 @@ class ServingSearch:
             tuple(self.ranked),
             rejected,
             errors,
-            self._assumptions(whole[0].plan),
+            self.steps.assumptions(whole[0].plan),
         )
 
     def _searched(self) -> list[ServingPlan]:
@@ -206,42 +195,17 @@ class ServingSearch:
         return found
 
     def _served(self, plan: ServingPlan, requests: Sequence[Request]) -> ServedPlan:
-        program, steps = self.steps_of(plan)
-        most = self.model.max_sequence_length
-        served = serve(plan, program, steps, requests, most, self.num_clients, self.think_s)
-        report = LoadReport.of(served.logs, self.objective)
-        return ServedPlan(plan, report, served.num_blocks, self.cluster.devices[0], served.simulate_s)
+        served = self.steps.serve(plan, requests, self.num_clients, self.think_s)
+        return ServedPlan.of(plan, served, self.objective, self.cluster.devices[0])
+
+    @cached_property
+    def steps(self) -> ReplicaSteps:
+        """Of all plans: where limits are tried the tables are for all of them."""
+        longest = max(each.num_prompt_tokens + each.max_output_tokens for each in self.requests)
+        is_tried = not is_decided(self.fix) and not {*OF_STEP} <= {*self.fix}
+        sizes = SIZES if is_tried else ()
+        return ReplicaSteps(self.model, self.cluster, self.dtype, longest, self.has_table, sizes)
 
     def steps_of(self, plan: ServingPlan) -> tuple[ForwardProgram, StepModel]:
-        """A layout's program, and its steps for batches of the usual size, or of the largest that are tried."""
-        named = (plan.layout, plan.weights, plan.sums)
-        if named not in self._programs:
-            self._programs[named] = ForwardProgram(
-                self.model, self.cluster, plan.layout, self.dtype, weights=plan.weights, sums=plan.sums
-            )
-        program = self._programs[named]
-        usual = (plan.max_batch_tokens, plan.max_sequences)
-        if not is_decided(self.fix) and not {*OF_STEP} <= {*self.fix}:  # a table for all that are tried
-            sizes = (USUAL, (max(BATCH_TOKENS), max(SEQUENCES)))
-            usual = next((each for each in sizes if usual[0] <= each[0] and usual[1] <= each[1]), usual)
-        key = (*named, plan.step, *usual)
-        if key not in self._steps:
-            self._steps[key] = self._step_model(plan, program, usual)
-        return program, self._steps[key]
-
-    def _step_model(self, plan: ServingPlan, program: ForwardProgram, usual: tuple[int, int]) -> StepModel:
-        """A table where what kernels take adds up; else batches one by one, which where they cost a search are rounded."""
-        longest = max(each.num_prompt_tokens + each.max_output_tokens for each in self.requests)
-        longest = min(longest, self.model.max_sequence_length)
-        steps = step_named(plan.step).of(program, Limits(*usual, longest))
-        if not self.has_table or (
-            steps is program and plan.weights != RESIDENT
-        ):  # a wait is no sum of surfaces
-            return EveryStep(steps)
-        return StepTable(program, *usual, longest) if steps is program else RoundedSteps(steps)
-
-    def _assumptions(self, plan: ServingPlan) -> tuple[str, ...]:
-        said = dict.fromkeys((*self.cluster.assumptions, *self.steps_of(plan)[0].assumptions))
-        proposed = SimulatedDecoder.of(decoder_of(plan.decoder))
-        told = () if proposed is None else (proposed.assumption,)
-        return (*(line for line in said if "backward" not in line), *told, *cost_assumptions(self.cluster))
+        """A layout's program, and its steps."""
+        return self.steps.of(plan)

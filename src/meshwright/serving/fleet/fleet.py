@@ -16,6 +16,7 @@ from meshwright.serving.fleet.clients import serve_clients
 from meshwright.serving.fleet.replica import SimulatedReplica
 from meshwright.serving.fleet.serving_plan import ServingPlan
 from meshwright.serving.loop.arrivals import RecordedArrivals
+from meshwright.serving.loop.occupancy_log import OccupancyLog
 from meshwright.serving.loop.request_log import RequestLog, RequestRecord
 from meshwright.serving.request.arrival import ClosedLoop
 from meshwright.serving.request.request import Request
@@ -30,11 +31,13 @@ from meshwright.specs.error import PlanError
 
 @dataclass(frozen=True)
 class Served:
-    """What a load did to a fleet. Attributes: logs of its replicas, blocks that each has, and CPU seconds of the loops."""
+    """What a load did to a fleet. Attributes: logs of its replicas, blocks that each has, CPU seconds of the loops, and how
+    full each replica was, where that was noted."""
 
     logs: tuple[RequestLog, ...]
     num_blocks: int
     simulate_s: float
+    occupancies: tuple[OccupancyLog, ...] = ()
 
 
 def serve(
@@ -45,10 +48,11 @@ def serve(
     max_model_tokens: int,
     num_clients: int = 0,
     think_s: float = 0.0,
+    is_watched: bool = False,
 ) -> Served:
     """Run a load on the replicas of a plan. `num_clients`: each sends its next request `think_s` seconds after its last
-    has ended (0: requests come when they say). Raises OutOfMemoryError where the model does not
-    fit, PlanError for clients of prompts apart."""
+    has ended (0: requests come when they say). `is_watched`: is it noted how full each replica is? Raises OutOfMemoryError
+    where the model does not fit, PlanError for clients of prompts apart."""
     limits = plan.limits(max_model_tokens)
     check_neighbours(program, plan.replicas)
     decoder = decoder_of(plan.decoder)
@@ -57,13 +61,24 @@ def serve(
     num_blocks = replica_memory(program, limits, plan.block_tokens, beside=draft).num_blocks
     steps.step(BatchShape.of((), 1, 1))  # a table is made when it is first asked: before the loops are timed
 
+    made: list[SimulatedReplica] = []
+
     def replicas(number: int, is_prefilled: bool = False) -> list[SimulatedReplica]:
-        return [
+        own = [
             SimulatedReplica(
-                steps, num_blocks, plan.block_tokens, limits, plan.layout.pp, is_prefilled, simulated
+                steps,
+                num_blocks,
+                plan.block_tokens,
+                limits,
+                plan.layout.pp,
+                is_prefilled,
+                simulated,
+                is_watched,
             )
             for _ in range(number)
         ]
+        made.extend(own)
+        return own
 
     if plan.num_prefill and num_clients:
         raise PlanError("prompts apart, for clients who wait", allowed="requests at times of their own")
@@ -74,7 +89,8 @@ def serve(
         logs = _apart(plan, program, requests, replicas)
     else:
         logs = _run(replicas(plan.replicas), plan.router, requests)
-    return Served(logs, num_blocks, time.process_time() - began_s)
+    occupancies = tuple(each.occupancy for each in made) if is_watched else ()
+    return Served(logs, num_blocks, time.process_time() - began_s, occupancies)
 
 
 def _run(replicas: Items[SimulatedReplica], name: str, requests: Items[Request]) -> tuple[RequestLog, ...]:

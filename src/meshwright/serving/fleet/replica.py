@@ -10,8 +10,9 @@ from meshwright.serving.block.block_pool import BlockPool
 from meshwright.serving.engine.engine import INFINITY
 from meshwright.serving.loop.arrivals import ClientArrivals, RecordedArrivals
 from meshwright.serving.loop.clock import VirtualClock
+from meshwright.serving.loop.occupancy_log import OccupancyLog
 from meshwright.serving.loop.request_log import RequestLog
-from meshwright.serving.loop.serving_loop import ServingLoop
+from meshwright.serving.loop.serving_loop import Observer, ServingLoop
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.policy.scheduler import Scheduler
@@ -60,11 +61,11 @@ class PrefilledScheduler(Scheduler):
 
 
 class SimulatedReplica:
-    """One replica of a fleet."""
+    """One replica of a fleet. `is_watched`: is it noted how full it is?"""
 
     def __init__(
         self, steps: StepModel, num_blocks: int, block_tokens: int, limits: Limits, num_lanes: int = 1,
-        is_prefilled: bool = False, decoder: SimulatedDecoder | None = None,
+        is_prefilled: bool = False, decoder: SimulatedDecoder | None = None, is_watched: bool = False,
     ) -> None:  # fmt: skip
         kind = PrefilledScheduler if is_prefilled else Scheduler
         self.pool = BlockPool(num_blocks, block_tokens)
@@ -73,7 +74,9 @@ class SimulatedReplica:
         )
         self.engine = SimulatedEngine(self.scheduler, steps, num_lanes, decoder)
         self.arrivals, self.clock, self.log = RoutedArrivals(), VirtualClock(), RequestLog()
-        self.loop = ServingLoop(self.scheduler, self.engine, self.arrivals, self.clock, [self.log])
+        self.occupancy = OccupancyLog(self.scheduler)
+        observers: list[Observer] = [self.log, self.occupancy] if is_watched else [self.log]
+        self.loop = ServingLoop(self.scheduler, self.engine, self.arrivals, self.clock, observers)
 
     def advance(self, until_s: float) -> None:
         """Run what ends by then, and give out what may run behind it."""
