@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,12 @@ CATALOG = {
         "cp": "1",
         "schedule": "1f1b",
     },
-}
+    "load_defaults": {
+        "workload": "serve", "model": "llama-70b", "cluster": "64xH100", "rate_per_s": "4", "prompt": "1000",
+        "tp": "8", "pp": "1", "replicas": "1", "max_batch_tokens": "2048",
+    },
+}  # fmt: skip
+TITLE = {"train": ("dp", "tp", "pp", "cp"), "serve": ("rate_per_s", "tp", "pp", "replicas")}
 REFUSAL = {"message": f"seq is {UNFRIENDLY}", "allowed": ["1024", "2048"], "next": "Give one of them."}
 
 
@@ -76,8 +82,8 @@ class Told:
         state = body["state"]
         if state.get("seq") == "7":
             return 200, {"error": REFUSAL}
-        title = " ".join(f"{word}={state[word]}" for word in ("dp", "tp", "pp", "cp"))
-        parts = [] if body["parts"] == ["binds"] else document()["sections"][:1]
+        title = " ".join(f"{word}={state[word]}" for word in TITLE[state.get("workload", "train")])
+        parts = document()["sections"][:1] if "timeline" in body["parts"] else []
         binds = [each for each in sections() if each["type"] in body["parts"]]
         return 200, {**document(), "title": title, "sequence": body["sequence"], "sections": [*parts, *binds]}
 
@@ -141,6 +147,36 @@ def test_of_many_moves_the_newest_is_shown_and_few_are_asked(open_page: Opening,
     told.is_held.set()
     until(page, "document.querySelector('h1').innerText === 'dp=2 tp=8 pp=4 cp=1'")
     assert told.count("POST /api/view") - before <= 3
+
+
+def test_serving_has_words_and_parts_of_its_own_and_training_is_found_as_it_was_left(
+    open_page: Opening, told: Told
+) -> None:
+    page = open_page()
+    until(page, "document.querySelector('h1')?.innerText === 'dp=8 tp=8 pp=1 cp=1'")
+    slide(page, "Pipeline stages", "ArrowRight")
+    until(page, "document.querySelector('h1').innerText === 'dp=4 tp=8 pp=2 cp=1'")
+    page.get_by_role("radio", name="Serve").check()
+    until(page, "document.querySelector('h1').innerText === 'rate_per_s=4 tp=8 pp=1 replicas=1'")
+    slide(page, "Replicas", *["ArrowRight"] * 7)
+    until(page, "document.querySelector('h1').innerText === 'rate_per_s=4 tp=8 pp=1 replicas=8'")
+    slide(page, "Tensor parallel", "ArrowRight")
+    until(page, "document.querySelector('h1').innerText === 'rate_per_s=4 tp=16 pp=1 replicas=4'")
+    assert "4 × 16 × 1 = 64 of 64 devices" in page.locator(".product").inner_text()
+    page.get_by_label("Requests a second", exact=True).fill("2.5")
+    until(page, "document.querySelector('h1').innerText.startsWith('rate_per_s=2.5')")
+    end = time.monotonic() + 10
+    while told.asked[-1][1].get("parts") != ["against_load"]:
+        assert time.monotonic() < end
+        page.wait_for_timeout(20)
+    state = told.asked[-1][1]["state"]
+    assert state["workload"] == "serve" and not {"dp", "schedule", "global-batch"} & state.keys()
+    page.get_by_role("radio", name="Train").check()
+    until(page, "document.querySelector('h1').innerText === 'dp=4 tp=8 pp=2 cp=1'")
+    assert "workload" not in page.evaluate("location.hash")
+    page.go_back()
+    until(page, "document.querySelector('h1').innerText.startsWith('rate_per_s=2.5 tp=16')")
+    assert page.get_by_role("radio", name="Serve").is_checked()
 
 
 @pytest.mark.slow

@@ -178,6 +178,65 @@ def test_a_shared_link_shows_the_same_view(walked: Opening) -> None:
     assert step(page) == step(other)
 
 
+def served_facts(page: Any) -> dict[str, str]:
+    """Figures of a layout under its load, once all of its four charts are there."""
+    until(page, "document.querySelector('h1')?.innerText.includes('served on')", PATIENCE_S)
+    until(page, "document.querySelectorAll('section.series canvas').length === 4", PATIENCE_S)
+    until(
+        page,
+        "![...document.querySelectorAll('nav [role=status]')].some((each) => each.innerText)",
+        PATIENCE_S,
+    )
+    rows = page.locator("dl.figures > div").all()
+    return {each.locator("dt").inner_text(): each.locator("dd").first.inner_text() for each in rows}
+
+
+@pytest.mark.slow
+def test_a_load_is_served_and_a_layout_that_was_found_is_shown_as_its_row_says_it(walked: Opening) -> None:
+    page = walked()
+    page.get_by_role("radio", name="Serve").check()
+    before = served_facts(page)
+    page.get_by_label("Requests a second", exact=True).fill("40")
+    page.get_by_label("Prompt tokens").fill("300")
+    until(
+        page,
+        "document.querySelector('header.about p').innerText.startsWith('40 requests a second of 300')",
+        PATIENCE_S,
+    )
+    assert (loaded := served_facts(page))["tokens/s"] != before["tokens/s"]
+    page.get_by_role("slider", name="Tensor parallel").focus()
+    page.keyboard.press("ArrowLeft")
+    until(page, "document.querySelector('header.about p').innerText.endsWith('by tp4')", PATIENCE_S)
+    assert served_facts(page)["TPOT p50"] != loaded["TPOT p50"]
+    page.get_by_label("TTFT within").fill("soon")
+    page.keyboard.press("Enter")
+    page.get_by_role("alert").wait_for()
+    assert "ttft is 'soon'" in page.get_by_role("alert").inner_text()
+    page.get_by_label("TTFT within").fill("1s")
+    page.keyboard.press("Enter")
+    until(page, "!document.querySelector('[role=alert]')", PATIENCE_S)
+    told = served_facts(page)
+    page.reload()
+    assert served_facts(page) == told
+    page.get_by_role("button", name="Plan: search for the best").click()
+    table = page.get_by_role("region", name="Layouts that serve the load")
+    table.wait_for(timeout=1e3 * 2 * PATIENCE_S)
+    heads = [each.rstrip(" ↑↓") for each in table.locator("th").all_inner_texts()]
+    rows = table.locator("tbody tr")
+    for place in range(rows.count()):
+        row = dict(zip(heads, rows.nth(place).locator("td").all_inner_texts(), strict=True))
+        rows.nth(place).get_by_role("button").click()
+        until(
+            page,
+            f"document.querySelector('header.about p').innerText.endsWith('by {row['plan']}')",
+            PATIENCE_S,
+        )
+        shown = served_facts(page)
+        assert {name: shown[name] for name in ("TTFT p50", "TPOT p50", "tokens/s")}.items() <= row.items()
+        assert (shown["good requests/s"], shown["devices"]) == (row["good/s"], row["GPUs"])
+    assert violations(page) == []
+
+
 @pytest.mark.slow
 def test_pasted_texts_are_seen_and_names_are_text(walked: Opening) -> None:
     page = walked()

@@ -43,7 +43,7 @@ export interface TopologySection {
 }
 export interface SeriesSection {
   type: "series"; title?: string; note?: string; x_title: string; y_title: string;
-  x_unit?: string; y_unit?: string;
+  x_unit?: string; y_unit?: string; is_log?: boolean; // does y go by powers of ten?
   lines: { label: string; x: Column; y: Column }[];
 }
 export interface TableSection { type: "table"; title?: string; note?: string; columns: TableColumn[]; rows: TableRow[] }

@@ -26,7 +26,25 @@ PATHS = (
     "/api/cluster",
 )
 WORD = st.sampled_from(
-    ("0", "1", "2", "8", "-1", "1e9", "nan", "full", "fp8", "gpt2", "1f1b", "zb_h1", "8xH100", "", "../x")
+    (
+        "0",
+        "1",
+        "2",
+        "8",
+        "-1",
+        "1e9",
+        "nan",
+        "full",
+        "fp8",
+        "gpt2",
+        "1f1b",
+        "zb_h1",
+        "8xH100",
+        "serve",
+        "2s",
+        "",
+        "../x",
+    )
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

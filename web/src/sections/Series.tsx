@@ -22,12 +22,12 @@ function options(section: SeriesSection, width: number): uPlot.Options {
   const muted = css("--muted"), line = css("--line");
   const axis = (label: string, unit?: string): uPlot.Axis => ({
     label, stroke: muted, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, labelSize: 22, size: 62,
-    font: "11px system-ui", labelFont: "12px system-ui", values: (_, marks) => marks.map((value) => inUnit(value, unit)),
+    font: "11px system-ui", labelFont: "12px system-ui", values: (_, marks) => marks.map((value) => (value === null ? "" : inUnit(value, unit))), // null: a tick without a text
   });
   const x = axis(section.x_title, section.x_unit);
   return {
     width, height: TALL_PX, legend: { live: true }, cursor: { drag: { x: true, y: false } },
-    hooks: { init: [(plot) => sampled(plot)] }, scales: { x: { time: false } }, axes: [{ ...x, size: 34 }, axis(section.y_title, section.y_unit)],
+    hooks: { init: [(plot) => sampled(plot)] }, scales: { x: { time: false }, y: section.is_log ? { distr: 3 } : {} }, axes: [{ ...x, size: 34 }, axis(section.y_title, section.y_unit)],
     series: [
       { label: section.x_title, value: (_, value) => (value === null ? "–" : inUnit(value, section.x_unit)) },
       ...section.lines.map((each, place): uPlot.Series => ({

@@ -6,16 +6,14 @@ import { Document } from "../sections/Document";
 import { choose, type Choice } from "../theme";
 import { ThemeSwitch } from "../ThemeSwitch";
 import type { View } from "../timeline/paint";
-import { filled, merged } from "./degrees";
 import { Newest } from "./newest";
 import { Panel } from "./Panel";
 import { PasteDialog, type Paste } from "./PasteDialog";
 import { Refusing } from "./Refusing";
 import * as server from "./server";
 import { usePlanning } from "./usePlanning";
+import { changed, completed, PARTS, switched, workloadOf, type Workload } from "./workload";
 
-const PARTS = ["timeline", "memory", "composition", "holders", "topology"];
-const SLOW_PARTS = ["binds"]; // asked for when the moves rest
 const REST_MS = 350;
 const NARROW_PX = 900; // as in app.css: there the controls are folded
 const OF_THE_PAGE = ["t0", "t1", "theme", "stage", "zoom", "view"]; // words that are not the plan's
@@ -37,14 +35,14 @@ export function Workbench() {
   const [notes, note] = useState<string[]>([]);
   const [zoom, setZoom] = useState<View | undefined>(() => viewOf(read()));
   const planning = usePlanning((error) => refuse(refusalOf(error)));
-  const latest = useRef(words), known = useRef<server.Catalog | null>(null);
+  const latest = useRef(words), known = useRef<server.Catalog | null>(null), left = useRef<Partial<Record<Workload, Words>>>({});
 
   const asking = useMemo(() => new Newest<Words, ViewDocument>(
-    (state, sequence) => server.view(planWords(state), sequence, PARTS),
+    (state, sequence) => server.view(planWords(state), sequence, PARTS[workloadOf(state)].now),
     (answer, _, isNewest) => { show(answer); refuse(null); behind(!isNewest); },
     (error) => { refuse(refusalOf(error)); behind(false); }), []);
   const askingLater = useMemo(() => new Newest<Words, ViewDocument>(
-    (state, sequence) => server.view(planWords(state), sequence, SLOW_PARTS), setLater, () => setLater(null)), []);
+    (state, sequence) => server.view(planWords(state), sequence, PARTS[workloadOf(state)].later), setLater, () => setLater(null)), []);
   const askingInside = useMemo(() => new Newest<Words, ViewDocument>(
     (state) => server.segments(planWords(state), Number(state.stage)), setInside,
     (error) => { // the stage of another plan: there is none to show in this one
@@ -54,19 +52,29 @@ export function Workbench() {
     }), []);
 
   const take = (next: Words): void => {
+    if (workloadOf(next) !== workloadOf(latest.current)) forget();
     latest.current = next;
     setWords(next);
     behind(true);
     asking.put(next);
   };
+  const forget = (): void => { // what belongs to the other workload
+    left.current[workloadOf(latest.current)] = latest.current;
+    askingLater.drop();
+    askingInside.drop();
+    planning.forget();
+    setLater(null);
+    setInside(null);
+    note([]);
+  };
   useEffect(() => {
     choose((read().theme as Choice) ?? "system");
-    server.catalog().then((found) => { setCatalog(found); known.current = found; take(filled({ ...found.defaults, ...read() }, found.clusters)); }, (error: Error) => refuse(refusalOf(error)));
+    server.catalog().then((found) => { setCatalog(found); known.current = found; take(completed(read(), found)); }, (error: Error) => refuse(refusalOf(error)));
     const back = (): void => {
       const next = read();
       choose((next.theme as Choice) ?? "system");
       setZoom(viewOf(next));
-      if (known.current) take(filled({ ...known.current.defaults, ...next }, known.current.clusters));
+      if (known.current) take(completed(next, known.current));
     };
     addEventListener("popstate", back);
     return () => removeEventListener("popstate", back);
@@ -91,7 +99,8 @@ export function Workbench() {
   const onView = useMemo(() => (view: View | null): void => keep(wordsOf(view)), []);
   const rest = (): void => write(latest.current, true);
   const go = (next: Words): void => { take(next); rest(); };
-  const merge = (others: Words): void => go(merged(latest.current, others, known.current?.clusters ?? []));
+  const merge = (others: Words): void => { if (known.current) go(changed(latest.current, others, known.current)); };
+  const turn = (to: Workload): void => { if (known.current) go(switched(latest.current, to, left.current[to], known.current)); };
   const open = (id: string): void => {
     merge(parse(id));
     document.querySelector("main")?.scrollIntoView();
@@ -122,7 +131,7 @@ export function Workbench() {
       </nav>
       <div class="bench">
         <aside aria-label="Controls">
-          {catalog && <details class="controls" open={innerWidth > NARROW_PX}><summary>Controls</summary><Panel catalog={catalog} words={words} move={take} rest={rest} onPaste={pasting} onPlan={() => { refuse(null); planning.start(planWords(latest.current)); }} isPlanning={planning.job !== null} /></details>}
+          {catalog && <details class="controls" open={innerWidth > NARROW_PX}><summary>Controls</summary><Panel catalog={catalog} words={words} move={take} rest={rest} onWorkload={turn} onPaste={pasting} onPlan={() => { refuse(null); planning.start(planWords(latest.current)); }} isPlanning={planning.job !== null} /></details>}
         </aside>
         <main tabIndex={-1} class={refusal ? "stale" : ""}>
           {refusal && <Refusing refusal={refusal} />}

@@ -11,7 +11,8 @@ export const TITLES: Record<Degree, string> = {
 export const divisors = (whole: number): number[] =>
   Array.from({ length: Math.max(1, whole) }, (_, i) => i + 1).filter((each) => whole % each === 0);
 
-export const degree = (words: Words, which: Degree): number => Math.max(1, Math.floor(Number(words[which] ?? 1)) || 1);
+/** A word that says a whole number from 1. */
+export const degree = (words: Words, which: string): number => Math.max(1, Math.floor(Number(words[which] ?? 1)) || 1);
 
 /** Devices that the mesh takes; expert parallelism reuses those of the other axes. */
 export const taken = (words: Words): number =>

@@ -6,7 +6,7 @@ import * as server from "./server";
 
 export interface Planning {
   job: string | null; share: number | null; text: string; found: ViewDocument | null;
-  start: (state: Words) => void; cancel: () => void;
+  start: (state: Words) => void; cancel: () => void; forget: () => void;
 }
 
 const EVERY_MS = 250;
@@ -15,8 +15,9 @@ export function usePlanning(refuse: (error: Error) => void): Planning {
   const [job, work] = useState<string | null>(null);
   const [progress, say] = useState<{ share: number | null; text: string }>({ share: null, text: "" });
   const [found, find] = useState<ViewDocument | null>(null);
-  const refused = useRef(refuse);
+  const refused = useRef(refuse), running = useRef(job);
   refused.current = refuse;
+  running.current = job;
   useEffect(() => {
     if (job === null) return undefined;
     let isOver = false;
@@ -38,15 +39,19 @@ export function usePlanning(refuse: (error: Error) => void): Planning {
     let waiting = setTimeout(() => void ask(), 0);
     return () => { isOver = true; clearTimeout(waiting); };
   }, [job]);
+  const cancel = (): void => {
+    if (running.current !== null) server.cancel(running.current).catch((error: Error) => refused.current(error));
+    work(null);
+  };
   return {
-    job, ...progress, found,
+    job, ...progress, found, cancel,
+    forget: () => {
+      cancel();
+      find(null);
+    },
     start: (state) => {
       say({ share: null, text: "" });
       server.plan(state).then((answer) => work(answer.job), (error: Error) => refused.current(error));
-    },
-    cancel: () => {
-      if (job !== null) server.cancel(job).catch((error: Error) => refused.current(error));
-      work(null);
     },
   };
 }

@@ -213,7 +213,7 @@ class SeriesLine:
 
 @dataclass(frozen=True, eq=False)
 class SeriesSection:
-    """Lines over one axis. Units: s, B, or words."""
+    """Lines over one axis. Units: s, B, or words. `is_log`: does y go by powers of ten?"""
 
     type: ClassVar[str] = "series"
     id: str
@@ -224,6 +224,7 @@ class SeriesSection:
     x_unit: str = ""
     y_unit: str = ""
     note: str = ""
+    is_log: bool = False
 
 
 @dataclass(frozen=True)

@@ -31,20 +31,28 @@ from meshwright.workbench.server.answer import (
 )
 from meshwright.workbench.server.choices import choices, cluster_choice, model_choice
 from meshwright.workbench.server.guard import MOST_BODY_BYTES, LoopbackGuard
+from meshwright.workbench.server.load.asked_load import asked_load_of
+from meshwright.workbench.server.load.load_desk import AGAINST_LOAD, LoadDesk
+from meshwright.workbench.server.load.load_desk import PARTS as LOAD_PARTS
+from meshwright.workbench.server.load.load_search import searched_layouts
 from meshwright.workbench.server.newest import NewestFirst, Superseded, TookTooLong
 from meshwright.workbench.server.pasted import pasted_cluster, pasted_job, pasted_model
-from meshwright.workbench.server.search_job import SearchJob, SearchJobs
+from meshwright.workbench.server.search_job import Search, SearchJob, SearchJobs, searched_plans
 from meshwright.workbench.server.session import Session
 from meshwright.workbench.server.state import (
     DEFAULTS,
     MOST_CELLS,
     MOST_DEVICES,
+    SERVE,
     asked_of,
+    workload_of,
 )
 
 LIMIT_S = 30.0  # that one view may take
 MOST_DRAWN_ROWS = 400_000  # over loopback: 64 devices with 512 microbatches
-EVERY_MOVE = tuple(part for part in PARTS if part != "binds")  # asked for alone: it prices many
+LATER = ("binds", AGAINST_LOAD)  # asked for alone: they price, or simulate, many
+ALL_PARTS = (*PARTS, *LOAD_PARTS)
+EVERY_MOVE = tuple(part for part in ALL_PARTS if part not in LATER)
 
 
 class Workbench:
@@ -52,7 +60,7 @@ class Workbench:
 
     def __init__(self) -> None:
         self.session = Session()
-        self.jobs = SearchJobs(self.session)
+        self.jobs, self.desk = SearchJobs(), LoadDesk()
         self.views, self.insides = NewestFirst(LIMIT_S), NewestFirst(LIMIT_S)
         self.later = NewestFirst(LIMIT_S)  # what follows when moves rest: the next move does not wait for it
 
@@ -75,6 +83,8 @@ class Workbench:
         return data_answer({**document.to_json(), "sequence": body.get("sequence")})
 
     def _document(self, state: object, parts: tuple[str, ...]) -> Document:
+        if workload_of(state) == SERVE:
+            return self.desk.document(asked_load_of(state, self.session), parts)
         asked = asked_of(state, self.session)
         found = predict(asked.plan(), asked.cluster, extrapolate=True)
         made = plan_document(found, parts=parts, most_rows=MOST_DRAWN_ROWS)
@@ -96,8 +106,13 @@ class Workbench:
 
     async def plan(self, request: Request) -> Response:
         """Begin a search."""
-        asked = asked_of((await _body(request)).get("state"), self.session)
-        return data_answer({"job": self.jobs.start(asked).id}, 202)
+        search = self._search((await _body(request)).get("state"))
+        return data_answer({"job": self.jobs.start(search).id}, 202)
+
+    def _search(self, state: object) -> Search:
+        if workload_of(state) == SERVE:
+            return partial(searched_layouts, asked_load_of(state, self.session))
+        return partial(searched_plans, asked_of(state, self.session), self.session)
 
     async def job(self, request: Request) -> Response:
         """How far a search is, or what it found; with DELETE it is given up."""
@@ -187,8 +202,8 @@ async def _body(request: Request) -> Answer:
 def _parts(given: object) -> tuple[str, ...]:
     if given is None:
         return EVERY_MOVE
-    if not isinstance(given, list) or not all(part in PARTS for part in given):
-        raise SpecError("parts are not those of a document", allowed=", ".join(PARTS))
+    if not isinstance(given, list) or not all(part in ALL_PARTS for part in given):
+        raise SpecError("parts are not those of a document", allowed=", ".join(ALL_PARTS))
     return tuple(given)
 
 

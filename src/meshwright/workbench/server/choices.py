@@ -14,6 +14,7 @@ from meshwright.specs.model.division import degrees
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import RECOMPUTES
 from meshwright.workbench.document.plan import PARTS
+from meshwright.workbench.server.load.asked_load import LOAD_DEFAULTS
 from meshwright.workbench.server.session import Session
 from meshwright.workbench.server.state import DEFAULTS, OFFLOADS, PRECISIONS, SHARDINGS
 
@@ -22,7 +23,7 @@ Choice = Mapping[str, Any]
 
 
 def choices(session: Session) -> Choice:
-    """The catalog: lists that a page offers, and the state of an empty address."""
+    """The catalog: lists that a page offers, the state of an empty address, and of one that only says `workload=serve`."""
     return {
         "models": [*_presets(), *(model_choice(name, model) for name, model in session.models.items())],
         "clusters": [*_short_names(), *(cluster_choice(*each) for each in session.clusters.items())],
@@ -33,6 +34,7 @@ def choices(session: Session) -> Choice:
         "offloads": list(OFFLOADS),
         "parts": list(PARTS),
         "defaults": dict(DEFAULTS),
+        "load_defaults": dict(LOAD_DEFAULTS),
     }
 
 

@@ -1,9 +1,10 @@
-"""SearchJobs: searches for plans in a thread, whose progress can be asked for, and which can be given up."""
+"""SearchJobs: searches in a thread, whose progress can be asked for, and which can be given up; the one for plans."""
 
 from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,6 +29,8 @@ MOST_JOBS = 16  # that are remembered
 MOST_WAITING = 2  # beside the one that runs
 LIMIT_S = 60.0  # of one search; it ends with the best so far
 TEXTS = ("", "plan", "interval")  # columns that stand to the left
+Progress = Callable[[str, float], None]
+Search = Callable[[Progress], Document]  # tells how far it is, and ends with what it found
 
 
 class GivenUp(Exception):
@@ -39,8 +42,7 @@ class SearchJob:
     """One search; `share` of it is done, `text` says what it does."""
 
     id: str
-    asked: AskedView
-    session: Session
+    search: Search
     state: Literal["waiting", "running", "done", "failed", "cancelled"] = "waiting"
     share: float = 0.0
     text: str = ""
@@ -60,11 +62,7 @@ class SearchJob:
             return
         self.state = "running"
         try:
-            found = api.plan(
-                self.asked.model, self.asked.cluster, global_batch=self.asked.workload.global_batch,
-                seq=self.asked.workload.sequence_length, time_limit_s=LIMIT_S, progress=self.note,
-            )  # fmt: skip
-            self.document = plans_document(found, self.asked, self.session)
+            self.document = self.search(self.note)
             self.state, self.share = "done", 1.0
         except GivenUp:
             self.state = "cancelled"
@@ -80,18 +78,17 @@ class SearchJob:
 class SearchJobs:
     """All that a server has been asked for; the oldest are forgotten."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self) -> None:
         self._jobs: OrderedDict[str, SearchJob] = OrderedDict()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="search")
 
-    def start(self, asked: AskedView) -> SearchJob:
-        """A search for the fastest plans of a job. Raises SpecError where others wait already."""
+    def start(self, search: Search) -> SearchJob:
+        """A search, begun when those before it are done. Raises SpecError where others wait already."""
         if sum(job.state == "waiting" for job in self._jobs.values()) >= MOST_WAITING:
             raise SpecError(
                 "other searches wait already", allowed=f"{MOST_WAITING} that wait", next="cancel one of them"
             )
-        job = SearchJob(secrets.token_urlsafe(12), asked, self.session)
+        job = SearchJob(secrets.token_urlsafe(12), search)
         self._jobs[job.id] = job
         while len(self._jobs) > MOST_JOBS:
             self.cancel(next(iter(self._jobs)))
@@ -115,6 +112,15 @@ class SearchJobs:
         for id in list(self._jobs):
             self.cancel(id)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def searched_plans(asked: AskedView, session: Session, progress: Progress) -> Document:
+    """The fastest plans of a job."""
+    found = api.plan(
+        asked.model, asked.cluster, global_batch=asked.workload.global_batch, seq=asked.workload.sequence_length,
+        time_limit_s=LIMIT_S, progress=progress,
+    )  # fmt: skip
+    return plans_document(found, asked, session)
 
 
 def plans_document(found: Plans, asked: AskedView, session: Session) -> Document:

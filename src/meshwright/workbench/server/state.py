@@ -28,7 +28,13 @@ DEFAULTS: Mapping[str, str] = {
     "ep": "1", "zero": "1", "schedule": "1f1b", "micro": "1", "recompute": "none", "offload": "none", "precision": "bf16",
 }  # fmt: skip
 DEGREES = ("dp", "tp", "pp", "cp", "ep")
-WORDS = (*DEFAULTS, "dp", "chunks", "base")
+TRAIN, SERVE = WORKLOADS = ("train", "serve")  # what the model is for; the first where a state says nothing
+# Words of a load that is served; the others are those of training, too.
+OF_LOADS = (
+    "attention_dp", "replicas", "num_prefill", "max_batch_tokens", "max_sequences", "prompt", "output", "variation",
+    "rate_per_s", "ttft", "tpot",
+)  # fmt: skip
+WORDS = (*DEFAULTS, "dp", "chunks", "base", "workload", *OF_LOADS)
 # Of the plan that `base` names, what holds although the state says other degrees.
 CARRIED = ("overlap", "context", "gathered", "dispatch", "software", "attention")
 LOOKS = ("view", "t0", "t1", "zoom", "stage", "theme")  # what the page alone understands
@@ -69,18 +75,18 @@ class AskedView:
     def _said(self) -> Plan:
         """What the words alone say."""
         words = self.words
-        degrees = {name: _count(name, words[name]) for name in DEGREES if words.get(name)}
+        degrees = {name: count_of(name, words[name]) for name in DEGREES if words.get(name)}
         choices = {
-            "sharding": _of("zero", words["zero"], SHARDINGS),
-            "recompute": _of("recompute", words["recompute"], {name: name for name in RECOMPUTES}),
-            "passes": _of("offload", words["offload"], OFFLOADS),
-            "microbatch_size": _count("micro", words["micro"]),
+            "sharding": chosen_of("zero", words["zero"], SHARDINGS),
+            "recompute": chosen_of("recompute", words["recompute"], {name: name for name in RECOMPUTES}),
+            "passes": chosen_of("offload", words["offload"], OFFLOADS),
+            "microbatch_size": count_of("micro", words["micro"]),
             "sequence_parallel": degrees.get("tp", 1) > 1,
-            **_of("precision", words["precision"], PRECISIONS),
+            **chosen_of("precision", words["precision"], PRECISIONS),
             **degrees,
         }
         if words.get("chunks"):
-            choices["num_chunks"] = _count("chunks", words["chunks"])
+            choices["num_chunks"] = count_of("chunks", words["chunks"])
         _check_experts(self.model, degrees.get("ep", 1))
         if words["schedule"] not in catalog.names("schedules"):
             raise UnknownNameError("schedule", words["schedule"], catalog.names("schedules"))
@@ -90,24 +96,32 @@ class AskedView:
         return plan
 
 
-def asked_of(state: object, session: Session) -> AskedView:
-    """Read a state. Raises SpecError for what is none, UnknownNameError for names that nobody knows."""
+def workload_of(state: object) -> str:
+    """What a state is about. Raises UnknownNameError."""
+    said = state.get("workload") if isinstance(state, Mapping) else None
+    return chosen_of("workload", str(said), {each: each for each in WORKLOADS}) if said else TRAIN
+
+
+def said_words(state: object, usual: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The words of a state, with the usual ones where it says nothing, and what of it nobody understands. Raises SpecError
+    for what is no state."""
     if not isinstance(state, Mapping) or not all(
         isinstance(each, str) for pair in state.items() for each in pair
     ):
         raise SpecError("the state is no object of texts", allowed=", ".join(WORDS))
     if long := [name for name, value in state.items() if len(name) + len(value) > MOST_LETTERS]:
         raise SpecError(f"{long[0][:20]!r} is too long", allowed=f"{MOST_LETTERS} letters")
-    words = {
-        **DEFAULTS,
-        **{name: value.strip() for name, value in state.items() if name in WORDS and value.strip()},
-    }
+    said = {name: value.strip() for name, value in state.items() if name in WORDS and value.strip()}
     unknown = [name for name in state if name not in WORDS and name not in LOOKS]
-    notes = tuple(
-        f"{name}={state[name]} in the address means nothing here, and was left out" for name in unknown
-    )
-    work = Workload(_parsed("global-batch", words, parse_whole), _parsed("seq", words, parse_sequence))
-    model, cluster = _model(words["model"], session), _cluster(words["cluster"], session)
+    notes = (f"{name}={state[name]} in the address means nothing here, and was left out" for name in unknown)
+    return {**usual, **said}, tuple(notes)
+
+
+def asked_of(state: object, session: Session) -> AskedView:
+    """Read a state. Raises SpecError for what is none, UnknownNameError for names that nobody knows."""
+    words, notes = said_words(state, DEFAULTS)
+    work = Workload(parsed_of("global-batch", words, parse_whole), parsed_of("seq", words, parse_sequence))
+    model, cluster = model_named(words["model"], session), cluster_named(words["cluster"], session)
     base = session.plans.get(words.get("base", ""))
     if words.get("base") and base is None:
         notes += ("what words cannot say of the plan was known to another session of the workbench only",)
@@ -161,26 +175,29 @@ def _precision(plan: Plan) -> str:
     return DEFAULTS["precision"]
 
 
-def _parsed(name: str, words: Mapping[str, str], parse: Callable[[str], int]) -> int:
+def parsed_of(name: str, words: Mapping[str, str], parse: Callable[[str], int]) -> int:
+    """A whole number as people write it. Raises SpecError."""
     try:
         return parse(words[name])
     except (SpecError, ValueError, OverflowError):
         raise SpecError(f"{name} is {words[name]!r}", allowed="a whole number such as 512, 8k") from None
 
 
-def _count(name: str, text: str) -> int:
+def count_of(name: str, text: str) -> int:
+    """A whole number from 1. Raises SpecError."""
     if not (text.isascii() and text.isdigit()) or len(text) > 7 or int(text) < 1:
         raise SpecError(f"{name} is {text!r}", allowed="a whole number from 1")
     return int(text)
 
 
-def _of(name: str, text: str, known: Mapping[str, T]) -> T:
+def chosen_of(name: str, text: str, known: Mapping[str, T]) -> T:
+    """What a word stands for. Raises UnknownNameError."""
     if text not in known:
         raise UnknownNameError(name, text, known)
     return known[text]
 
 
-def _model(name: str, session: Session) -> ModelSpec:
+def model_named(name: str, session: Session) -> ModelSpec:
     """A preset, or what was pasted; never a file of this computer."""
     if name in session.models:
         return session.models[name]
@@ -191,7 +208,7 @@ def _model(name: str, session: Session) -> ModelSpec:
     return load_model(name)
 
 
-def _cluster(name: str, session: Session) -> ClusterSpec:
+def cluster_named(name: str, session: Session) -> ClusterSpec:
     """A short name, or what was pasted; never a file of this computer, and not this computer itself."""
     if name in session.clusters:
         return session.clusters[name]

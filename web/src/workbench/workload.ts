@@ -1,0 +1,37 @@
+// What the model is for, training or serving: which words a state has, and what of them follows the devices.
+import type { Words } from "../address";
+import { filled, merged } from "./degrees";
+import { fitted } from "./layouts";
+import type { Catalog } from "./server";
+
+export const TRAIN = "train", SERVE = "serve";
+export type Workload = typeof TRAIN | typeof SERVE;
+/** What is asked for with every move, and what when the moves rest. */
+export const PARTS: Record<Workload, { now: string[]; later: string[] }> = {
+  train: { now: ["timeline", "memory", "composition", "holders", "topology"], later: ["binds"] },
+  serve: { now: ["occupancy"], later: ["against_load"] },
+};
+const SHARED = ["model", "cluster", "theme"]; // words that stay when the workload changes
+
+export const workloadOf = (words: Words): Workload => (words.workload === SERVE ? SERVE : TRAIN);
+
+/** A state with the usual words where it says nothing. */
+export function completed(words: Words, catalog: Catalog): Words {
+  if (workloadOf(words) === SERVE) return { ...catalog.load_defaults, ...words };
+  return filled({ ...catalog.defaults, ...words }, catalog.clusters);
+}
+
+/** A state after others said some of its words; what they say nothing of takes the devices that are there. */
+export function changed(words: Words, others: Words, catalog: Catalog): Words {
+  const next = { ...words, ...others };
+  return workloadOf(next) === SERVE ? fitted(next, catalog) : merged(words, others, catalog.clusters);
+}
+
+/** The other workload of the same model and cluster; `last`: its words when it was left, if it ever was. */
+export function switched(words: Words, to: Workload, last: Words | undefined, catalog: Catalog): Words {
+  const shared = Object.fromEntries(SHARED.filter((word) => words[word]).map((word) => [word, words[word]]));
+  const { dp, ...own } = last ?? {};
+  const kept = dp && own.cluster === words.cluster ? { ...own, dp } : own; // else it takes the devices that there are now
+  const next = completed({ ...kept, ...shared, ...(to === SERVE ? { workload: SERVE } : {}) }, catalog);
+  return to === SERVE ? fitted(next, catalog) : next;
+}
