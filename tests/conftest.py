@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Before anything imports torch or a hub client: one thread a process (two cores are shared), no downloads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -14,8 +15,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import hypothesis
 import pytest
 
-import meshwright.api  # noqa: F401  plans know their verbs in whatever order tests run
-import meshwright.serving.openvino  # noqa: F401  before a test imports the runtime, which would then tell its makers
 from tests import covering, gloo_pool
 from tests.no_network import block_network
 
@@ -39,9 +38,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Slow tests are tried where --slow asks for them, or a mark expression names the marker."""
+    if not getattr(config.option, "numprocesses", None):  # a process that tests, not one that has others test
+        import meshwright.api  # noqa: F401  plans know their verbs in whatever order tests run
+        import meshwright.serving.openvino  # noqa: F401  before a test imports the runtime, which would then tell its makers
     covering.SLOW_ARE_TRIED["slow"] = bool(
         config.getoption("--slow") or "slow" in (config.getoption("markexpr") or "")
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files are tried from both ends of what `tests.spread` says; other ways to distribute tests are xdist's."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.spread import FromBothEnds
+
+    return FromBothEnds(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -22,6 +22,11 @@ class SourceFile:
     path: str
     text: str
     tree: ast.Module
+
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All of the tree: rules look through it one after the other, and walking it is most of their work."""
+        return tuple(ast.walk(self.tree))
 
     @property
     def room(self) -> str:
@@ -53,7 +58,16 @@ def package_files() -> tuple[SourceFile, ...]:
 
 def functions(file: SourceFile) -> Iterator[FunctionNode]:
     """Every function and method of a file, nested ones too."""
-    return (node for node in ast.walk(file.tree) if isinstance(node, FunctionNode))
+    return (node for node in file.nodes if isinstance(node, FunctionNode))
+
+
+def dotted(node: ast.expr) -> str:
+    """A name with its attributes, as a.b.c; of what is something else, the attributes after it."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([*([node.id] if isinstance(node, ast.Name) else []), *reversed(parts)])
 
 
 def imported_modules(node: ast.AST) -> list[str]:

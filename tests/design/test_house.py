@@ -6,11 +6,12 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import PurePosixPath
 
 import pytest
 
-from tests.design.source import CHECKOUT, SourceFile, package_files, parse
+from tests.design.source import CHECKOUT, FunctionNode, SourceFile, dotted, package_files, parse
 
 MAX_FILES = 12
 # Their verbs are quick to start because what a command does not need is not loaded.
@@ -77,9 +78,10 @@ def imported(node: ast.AST) -> list[str]:
     return [name for name in names if name.split(".")[0] == "meshwright"]
 
 
+@cache
 def late_imports(file: SourceFile) -> set[tuple[str, str]]:
     """Own modules that a file imports inside functions: (file, module)."""
-    functions = (n for n in ast.walk(file.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    functions = (node for node in file.nodes if isinstance(node, FunctionNode))
     return {
         (str(place(file)), name)
         for function in functions
@@ -93,8 +95,8 @@ def hidden_imports(files: Iterable[SourceFile]) -> Iterator[Finding]:
     for file in files:
         is_lazy = file.room in LAZY_ROOMS or place(file).name == "__init__.py"
         yield from (() if is_lazy else sorted(late_imports(file) - set(LATE)))
-        for node in ast.walk(file.tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in IMPORTERS:
+        for node in file.nodes:
+            if isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] in IMPORTERS:
                 if file.room != "catalog" and str(place(file)) not in BY_NAME:
                     yield str(place(file)), f"line {node.lineno} imports by name"
 
@@ -117,7 +119,7 @@ def untyped_parameters(files: Iterable[SourceFile]) -> Iterator[Finding]:
     for file in files:
         if str(place(file).parent) not in TYPED:
             continue
-        for node in ast.walk(file.tree):
+        for node in file.nodes:
             if isinstance(node, ast.arg) and node.annotation is not None and node.arg != "ctx":
                 if ast.unparse(node.annotation) == "Any":
                     yield str(place(file)), f"line {node.lineno}: {node.arg}: Any"

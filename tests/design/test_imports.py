@@ -7,27 +7,49 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.design.source import CHECKOUT, PACKAGE, module_level_imports, package_files, parse
+from tests.design.source import CHECKOUT, PACKAGE, SourceFile, module_level_imports, package_files, parse
 
 LINTER = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+# Lints the folder of each line that it reads, in a process of its own: the linter is loaded once for all.
+LINTERS = """
+import os, sys
+from importlinter.cli import lint_imports
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        os.chdir(line.strip())
+        sys.path.insert(0, os.path.abspath("src"))
+        with open("said", "w") as said:
+            os.dup2(said.fileno(), 1)
+            os.dup2(said.fileno(), 2)
+        code = lint_imports(no_cache=True)
+        sys.stdout.flush()
+        os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 HEAVY = ("torch", "numba", "transformers", "scipy", "llvmlite")
+Lint = Callable[[Path], tuple[int, str]]
 ROOMS = (
     "cli workbench api evidence catalog systems planner executor prediction serving workflow simulator costs "
     "machines lowering stage schedules ir specs reports interop"
 ).split()
 
 
-def run_python(
-    code: str, source: Path = PACKAGE.parent, folder: Path = CHECKOUT
-) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh interpreter that imports meshwright from `source`."""
-    environment = {**os.environ, "PYTHONPATH": str(source)}
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter that imports meshwright from this checkout."""
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     return subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code],
+        env=environment,
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 
@@ -54,6 +76,23 @@ def empty_rooms(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def lint() -> Iterator[Lint]:
+    """Lints a folder as `lint-imports` does there: its exit code and what it says."""
+    command = [sys.executable, "-c", LINTERS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as linters:
+        assert linters.stdin and linters.stdout
+        to, answers = linters.stdin, linters.stdout
+
+        def linted(folder: Path) -> tuple[int, str]:
+            to.write(f"{folder}\n")
+            to.flush()
+            return int(answers.readline()), (folder / "said").read_text()
+
+        yield linted
+        to.close()
+
+
 @pytest.mark.parametrize(
     ("room", "statement"),
     [
@@ -75,12 +114,14 @@ def empty_rooms(tmp_path: Path) -> Path:
         ("leftovers", "import meshwright.specs"),
     ],
 )
-def test_an_offence_against_the_direction_is_noticed(empty_rooms: Path, room: str, statement: str) -> None:
+def test_an_offence_against_the_direction_is_noticed(
+    lint: Lint, empty_rooms: Path, room: str, statement: str
+) -> None:
     folder = empty_rooms / "src" / "meshwright" / room
     folder.mkdir(exist_ok=True)
     (folder / "__init__.py").write_text(statement + "\n")
-    result = run_python(LINTER, empty_rooms / "src", empty_rooms)
-    assert result.returncode != 0 and "BROKEN" in result.stdout, result.stdout + result.stderr
+    code, said = lint(empty_rooms)
+    assert code != 0 and "BROKEN" in said, said
 
 
 @pytest.mark.parametrize(
@@ -95,15 +136,17 @@ def test_an_offence_against_the_direction_is_noticed(empty_rooms: Path, room: st
         ("ir.hall", "x = 1"),
     ],
 )
-def test_an_offence_inside_a_room_is_noticed(empty_rooms: Path, room: str, statement: str) -> None:
+def test_an_offence_inside_a_room_is_noticed(
+    lint: Lint, empty_rooms: Path, room: str, statement: str
+) -> None:
     """An arrow back up between rooms of a room, for types and in functions too, and a room that no order names."""
     for name in (room, "executor.job", "specs.plan", "cli.look"):
         folder = empty_rooms / "src" / "meshwright" / Path(*name.split("."))
         folder.mkdir(exist_ok=True)
         (folder / "__init__.py").touch()
         (folder / "offence.py").write_text(statement + "\n" if name == room else "")
-    result = run_python(LINTER, empty_rooms / "src", empty_rooms)
-    assert result.returncode != 0 and f"Inside {room.split('.')[0]} BROKEN" in result.stdout, result.stdout
+    code, said = lint(empty_rooms)
+    assert code != 0 and f"Inside {room.split('.')[0]} BROKEN" in said, said
 
 
 @pytest.mark.parametrize(
@@ -114,20 +157,22 @@ def test_an_offence_inside_a_room_is_noticed(empty_rooms: Path, room: str, state
         ("planner", "import meshwright.simulator"),
     ],
 )
-def test_what_the_direction_allows_is_accepted(empty_rooms: Path, room: str, statement: str) -> None:
+def test_what_the_direction_allows_is_accepted(
+    lint: Lint, empty_rooms: Path, room: str, statement: str
+) -> None:
     (empty_rooms / "src" / "meshwright" / room / "__init__.py").write_text(statement + "\n")
-    result = run_python(LINTER, empty_rooms / "src", empty_rooms)
-    assert result.returncode == 0, result.stdout + result.stderr
+    code, said = lint(empty_rooms)
+    assert code == 0, said
 
 
-def late_only(text: str) -> list[str]:
+def late_only(file: SourceFile) -> list[str]:
     """Modules that must be imported late and are imported when the file is."""
-    names = (name for _, name in module_level_imports(parse(text)))
+    names = (name for _, name in module_level_imports(file))
     return [name for name in names if name.split(".")[0] in ("numba", "llvmlite")]
 
 
 def test_numba_is_imported_only_inside_functions() -> None:
-    found = [f"{file.path}: {name}" for file in package_files() for name in late_only(file.text)]
+    found = [f"{file.path}: {name}" for file in package_files() for name in late_only(file)]
     assert not found, "numba takes long to load: import it inside the function that compiles\n" + "\n".join(
         found
     )
@@ -144,7 +189,7 @@ def test_numba_is_imported_only_inside_functions() -> None:
     ],
 )
 def test_a_module_level_import_of_numba_is_noticed(text: str, number: int) -> None:
-    assert len(late_only(text)) == number
+    assert len(late_only(parse(text))) == number
 
 
 def loaded_after(code: str) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.design.source import SourceFile, package_files, parse
+from tests.design.source import SourceFile, dotted, package_files, parse
 
 EMPTY_NAMES = {"util", "utils", "common", "misc", "helper", "helpers", "tools", "stuff"}
 EMPTY_CLASS = re.compile(r"^_*Base[A-Z]|(Manager|Helper|Impl)$")
@@ -29,7 +29,7 @@ def empty_names(file: SourceFile) -> Iterator[Finding]:
     for part in Path(file.path).with_suffix("").parts:
         if part in EMPTY_NAMES:
             yield 1, f"`{part}` names nothing: the noun it works on is missing"
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.ClassDef) and EMPTY_CLASS.search(node.name):
             yield (
                 node.lineno,
@@ -41,7 +41,7 @@ def unfinished_work(file: SourceFile) -> Iterator[Finding]:
     for number, line in enumerate(file.text.splitlines(), 1):
         if UNFINISHED.search(line):
             yield number, "a mark of unfinished work"
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.Name) and node.id == "NotImplementedError":
             yield node.lineno, "NotImplementedError: what is not there is not offered"
 
@@ -55,23 +55,23 @@ def is_empty(body: list[ast.stmt]) -> bool:
 
 
 def swallowed_errors(file: SourceFile) -> Iterator[Finding]:
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.ExceptHandler):
             if node.type is None:
                 yield node.lineno, "bare except"
             elif is_empty(node.body):
                 yield node.lineno, "except that does nothing (contextlib.suppress says so in words)"
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
-            if any(ast.unparse(argument) in BROAD for argument in node.args):
+        if isinstance(node, ast.Call) and dotted(node.func).endswith("suppress"):
+            if any(dotted(argument) in BROAD for argument in node.args):
                 yield node.lineno, "every error is suppressed"
 
 
 def unsafe_calls(file: SourceFile) -> Iterator[Finding]:
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if not isinstance(node, ast.Call):
             continue
-        if ast.unparse(node.func) in UNSAFE_CALLS:
-            yield node.lineno, f"{ast.unparse(node.func)} runs what it is given"
+        if dotted(node.func) in UNSAFE_CALLS:
+            yield node.lineno, f"{dotted(node.func)} runs what it is given"
         for keyword in node.keywords:
             if (
                 isinstance(keyword.value, ast.Constant)
@@ -81,7 +81,7 @@ def unsafe_calls(file: SourceFile) -> Iterator[Finding]:
 
 
 def prints(file: SourceFile) -> Iterator[Finding]:
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
             yield (
                 node.lineno,

@@ -89,7 +89,7 @@ def test_systems_live_in_families_and_do_not_import_each_other() -> None:
         assert package.parent.name in FAMILIES, f"{package}: families are {FAMILIES}"
     for file in python_files("src/meshwright/systems"):
         own = Path(file.path).parent
-        for name in (name for node in ast.walk(file.tree) for name in imported_modules(node)):
+        for name in (name for node in file.nodes for name in imported_modules(node)):
             imported = Path("src", *name.split("."))
             others = {p for p in packages - {own} if imported.is_relative_to(p)}
             assert not others, f"{file.path} imports another system: {name}"

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.executor.job.job import Job
 from meshwright.executor.team.worker_process import WORKER_MODULE, worker_environment
+from meshwright.specs.error import ExecutionError
 
 END_S = 20.0
 
@@ -52,9 +54,7 @@ def test_it_reports_a_job_that_it_cannot_read(worker: subprocess.Popen[str], tmp
     assert report["error"].startswith("JSONDecodeError") and "Traceback" in report["error"]
 
 
-def test_it_refuses_a_job_of_a_newer_version(worker: subprocess.Popen[str], tmp_path: Path) -> None:
-    assert worker.stdin and worker.stdout
+def test_it_refuses_a_job_of_a_newer_version(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text('{"schema": 99}')
-    worker.stdin.write(json.dumps({"folder": str(tmp_path), "rank": 0}) + "\n")
-    worker.stdin.flush()
-    assert "upgrade meshwright" in json.loads(worker.stdout.readline())["error"]
+    with pytest.raises(ExecutionError, match="upgrade meshwright"):
+        Job.read(tmp_path, 0)
