@@ -4,7 +4,7 @@ import type { Layout, Strip } from "./layout";
 import { outline, path } from "./marks";
 import { names } from "./names";
 import { patternOf } from "./patterns";
-import { isFine, LONG_LANE_ROWS, pyramid, sampled, type Pyramid } from "./pyramid";
+import { isFine, LONG_LANE_ROWS, pyramidOf, sampled, type Pyramid } from "./pyramid";
 import { strip } from "./strip";
 import { firstEndingAfter, firstStartingAt, numberAt, titleOf, type DrawnTrace } from "./trace";
 
@@ -123,14 +123,4 @@ function strips(context: CanvasRenderingContext2D, picture: Picture, scene: Scen
   shown.forEach((each, place) => {
     context.drawImage(buffer, 0, place, width, 1, gutter, each.top, scene.width - gutter, each.height);
   });
-}
-
-/** The pyramid of a long lane, made anew when its colours have changed. */
-export function pyramidOf(picture: Picture, lane: number): Pyramid {
-  const found = picture.pyramids.get(lane);
-  if (found && found.version === picture.ink.version) return found;
-  const { from, to } = picture.trace.lanes[lane];
-  const made = pyramid(picture.trace, picture.ink, from, to);
-  picture.pyramids.set(lane, made);
-  return made;
 }

@@ -1,5 +1,6 @@
 // A long lane at halving resolutions, made once: any zoom is then read with about two bins a pixel.
 import type { Ink } from "./ink";
+import type { Picture } from "./paint";
 import { strip } from "./strip";
 import type { DrawnTrace } from "./trace";
 
@@ -49,4 +50,14 @@ export function sampled(
     const second = Math.max(0, Math.min(last, ((begin + (x + 1) * pixel) * perSecond - 1e-9) | 0));
     out[at + x] = 0xff000000 | mean(bins[first], bins[second]);
   }
+}
+
+/** The pyramid of a long lane, made anew when its colours have changed. */
+export function pyramidOf(picture: Picture, lane: number): Pyramid {
+  const found = picture.pyramids.get(lane);
+  if (found && found.version === picture.ink.version) return found;
+  const { from, to } = picture.trace.lanes[lane];
+  const made = pyramid(picture.trace, picture.ink, from, to);
+  picture.pyramids.set(lane, made);
+  return made;
 }
