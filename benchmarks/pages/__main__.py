@@ -1,6 +1,6 @@
-"""Runs what pages show (of Start and Understand, and some others), and writes their outputs and figures anew.
+"""Runs what pages show, and writes their outputs and figures anew.
 
-python -m benchmarks.pages [PAGE.md ...]; without a page all of them: a few minutes on one core.
+python -m benchmarks.pages [PAGE.md ...]; without a page all of them: some twenty minutes on one core.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from pathlib import Path
 
 from benchmarks.pages.page import run
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-HOW_TO = ("add-a-schedule", "describe-your-cluster")
-PATTERNS = ("index.md", "start.md", "understand/*.md", *(f"how-to/{name}.md" for name in HOW_TO))
+CHECKOUT = Path(__file__).resolve().parents[2]
+PATTERNS = (
+    "README.md", "docs/index.md", "docs/start.md", "docs/commands.md", "docs/understand/*.md", "docs/how-to/*.md",
+)  # fmt: skip
 
 
 def pages() -> list[Path]:
     """The pages whose blocks run."""
-    return sorted(page for pattern in PATTERNS for page in DOCS.glob(pattern))
+    return sorted(page for pattern in PATTERNS for page in CHECKOUT.glob(pattern))
 
 
 def main() -> None:
@@ -31,7 +32,7 @@ def main() -> None:
             figure = page.parent / name
             figure.parent.mkdir(parents=True, exist_ok=True)
             figure.write_bytes(content)
-        sys.stderr.write(f"{page.relative_to(DOCS)}: {len(written.figures)} figures\n")
+        sys.stderr.write(f"{page.relative_to(CHECKOUT)}: {len(written.figures)} figures\n")
 
 
 if __name__ == "__main__":
