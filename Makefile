@@ -37,8 +37,9 @@ INSTALL_INPUTS := pyproject.toml constraints.txt
 # Searching tests are reproducible here; HYPOTHESIS_PROFILE=explore looks for new examples.
 HYPOTHESIS_PROFILE ?= ci
 PYTEST_ARGS ?=
-# Two processes test beside each other, a file each at a time: what a file's fixtures make is made once. Each has a pool
-# of four gloo workers when a test asks for it (tests/gloo_pool.py). PYTEST_ARGS="-n 0" tests in one process, for a debugger.
+# Two processes test beside each other, a file each at a time: what a file's fixtures make is made once. Files whose tests
+# ask for the pool of four gloo workers (tests/gloo_pool.py) are for one of them, as long as the other has others to try
+# (tests/spread.py). PYTEST_ARGS="-n 0" tests in one process, for a debugger.
 TEST_PROCESSES ?= 2
 # What is compiled of the tests is kept, also where the environment says not to: collecting takes a quarter less.
 PYTEST := HYPOTHESIS_PROFILE=$(HYPOTHESIS_PROFILE) PYTHONDONTWRITEBYTECODE= \

@@ -60,6 +60,7 @@ LONG = (
         "experts zero3",
         "interlaced",
         "one barrier, zbv",
+        "one barrier, two chunks",
     ),
     *("two barriers, zbv", "zb_h1 zero2", "dualpipe zero1"),
 )
@@ -102,7 +103,9 @@ def test_a_thousand_double_faults(case: str) -> None:
     [
         ("zero1", "check_layouts", "GATHER_PARAM"),
         ("none", "check_layouts", "STEP reads weight_gradient for reduced_gradient"),
-        ("one barrier, two chunks", "check_duties", "without 0(T|SCATTER)"),
+        pytest.param(
+            "one barrier, two chunks", "check_duties", "without 0(T|SCATTER)", marks=pytest.mark.slow
+        ),
         ("two barriers", "check_layouts", "T reads softmax for normalizer"),
         ("zero2", "check_duties", "without 0SCATTER_GRAD"),
     ],

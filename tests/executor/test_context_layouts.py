@@ -18,7 +18,7 @@ from meshwright.lowering.lower import lower
 from meshwright.specs.error import MeshwrightError
 from meshwright.specs.plan.sequence_part import CONTEXTS
 from meshwright.stage.piece import executed_pieces
-from tests.covering import covering, product, slow_cases
+from tests.covering import always, covering, product, slow_cases
 from tests.planned_case import BATCH, MODELS, Planned, assert_equal_to_one_process, legal
 from tests.training_case import SEQUENCE, largest_difference
 
@@ -114,7 +114,7 @@ MORE = [
 ]
 
 
-@pytest.mark.parametrize("case", QUICK, ids=str)
+@pytest.mark.parametrize("case", always(QUICK, {*range(6)}), ids=str)
 def test_divided_sequences_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 

@@ -72,7 +72,7 @@ MORE = [
 ]
 
 
-@pytest.mark.parametrize("case", always([*SMOKE, *MORE], {2, 3, 4, 5, 6}), ids=str)
+@pytest.mark.parametrize("case", always([*SMOKE, *MORE], {2, 4, 5, 6}), ids=str)
 def test_divided_experts_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 

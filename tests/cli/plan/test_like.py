@@ -96,6 +96,7 @@ def test_the_users_own_script_has_the_change_and_keeps_all_else(run: Runner, job
     assert ran.data["patched"] == (job / "better.sh").read_text() and ran.data["unpatched"] is None
 
 
+@pytest.mark.slow
 def test_a_script_that_cannot_be_changed_in_place_is_written_anew_and_that_is_said(
     run: Runner, job: Path
 ) -> None:

@@ -102,7 +102,7 @@ def resume(source: Saved, target: str, pool: Pool, folder: Path) -> tuple[list[f
     return result.losses, stored(folder / f"step-{STEPS + MORE}")
 
 
-@pytest.mark.parametrize(("source", "target"), always([*SMOKE, *ALL], {1, 2, 5}))
+@pytest.mark.parametrize(("source", "target"), always([*SMOKE, *ALL], {1, 5}))
 def test_saved_in_one_layout_loaded_in_another(
     source: str,
     target: str,
