@@ -178,6 +178,26 @@ def test_a_shared_link_shows_the_same_view(walked: Opening) -> None:
     assert step(page) == step(other)
 
 
+@pytest.mark.slow
+def test_a_copied_link_brings_what_was_pasted_to_another_server(walked: Opening) -> None:
+    page = walked()
+    paste(page, "Paste a cluster", CLUSTER)
+    paste(page, "Paste a Megatron script", MEGATRON)
+    page.get_by_role("button", name="Copy link").click()
+    until(page, "location.hash.includes('given=')")
+    link = page.evaluate("location.hash")
+    other = Workbench()
+    with served(partial(create_app, other)) as site:
+        friend = walked(link, site)
+        settled(friend)
+        assert friend.get_by_role("alert").count() == 0 and step(friend) == step(page)
+        assert friend.title() == page.title()
+        torn = walked(link[:-20], site)
+        settled(torn)
+        assert "What the link carries could not be read" in torn.locator("main").inner_text()
+    other.close()
+
+
 def served_facts(page: Any) -> dict[str, str]:
     """Figures of a layout under its load, once all of its four charts are there."""
     until(page, "document.querySelector('h1')?.innerText.includes('served on')", PATIENCE_S)

@@ -40,7 +40,7 @@ class Given:
     """
 
     model: ModelSpec | None = None
-    cluster: str = ""
+    cluster: str | ClusterSpec = ""
     num_devices: int | None = None
     sequence_length: int | None = None
     global_batch: int | None = None
@@ -158,6 +158,8 @@ class Draft:
                 allowed="a cluster such as 8x8xH100, a device such as H100, or a .toml file",
                 next="add --cluster",
             )
+        if isinstance(self.given.cluster, ClusterSpec):
+            return self._sized(self.given.cluster)
         named = Cluster(self.given.cluster)
         if named.num_devices > 1 or self.given.cluster.endswith(".toml"):
             return self._sized(named)

@@ -37,6 +37,11 @@ MEGATRON = (
     "64 --bf16 --tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer"
 )
 
+OURS = (
+    'schema = 1\nname = "ours"\n[[devices]]\npreset = "H100"\ncount = 8\n[[levels]]\nname = "node"\nnum_devices = 8\n'
+    'bandwidth = "300GB/s"\nlatency = "2us"\nwiring = "switch"\n'
+)
+
 
 def test_a_state_is_the_plan_that_it_says(client: TestClient) -> None:
     data = asked(client, "/api/view", {"state": {**STATE, "zero": "2", "theme": "dark"}, "sequence": 7})
@@ -176,11 +181,7 @@ def test_a_pasted_model_is_text_wherever_it_is_named(client: TestClient) -> None
 
 
 def test_a_pasted_cluster(client: TestClient) -> None:
-    text = (
-        'schema = 1\nname = "ours"\n[[devices]]\npreset = "H100"\ncount = 8\n[[levels]]\nname = "node"\nnum_devices = 8\n'
-        'bandwidth = "300GB/s"\nlatency = "2us"\nwiring = "switch"\n'
-    )
-    found = asked(client, "/api/cluster", {"text": text})
+    found = asked(client, "/api/cluster", {"text": OURS})
     name = found["name"]
     assert found["devices"] == 8 and found in client.get("/api/catalog").json()["clusters"]
     assert asked(client, "/api/view", {"state": {**STATE, "cluster": name}, "parts": []})["title"].endswith(
@@ -246,6 +247,25 @@ def test_a_plan_comes_back_as_it_was(client: TestClient) -> None:
     assert taken["notes"] == ["read as a plan"]
     assert asked_of(taken["state"], Session()).plan() == plan
     assert any("another session" in note for note in asked_of(taken["state"], Session()).notes)
+
+
+def test_another_session_sees_the_same_once_it_has_the_texts(client: TestClient) -> None:
+    cluster = asked(client, "/api/cluster", {"text": OURS})["name"]
+    state = asked(client, "/api/import", {"text": MEGATRON, "state": {**STATE, "cluster": cluster}})["state"]
+    names = [state[word] for word in ("cluster", "model", "base")]
+    assert all(name.startswith("pasted-") for name in names)
+    sources = client.get("/api/sources", params={"names": ",".join((*names, "pasted-0"))}).json()["sources"]
+    assert [each["what"] for each in sources] == ["cluster", "import", "import"]
+    other = Workbench()
+    friend = TestClient(create_app(other, PORT), base_url=f"http://127.0.0.1:{PORT}")
+    try:
+        assert "another session" in refused(friend, "/api/view", {"state": state, "parts": []})["message"]
+        for each in sources:
+            asked(friend, f"/api/{each['what']}", {"text": each["text"]})
+        body = {"state": state, "parts": ["composition"]}
+        assert asked(friend, "/api/view", body) == asked(client, "/api/view", body)
+    finally:
+        other.close()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import { Document } from "../sections/Document";
 import { choose, type Choice } from "../theme";
 import { ThemeSwitch } from "../ThemeSwitch";
 import type { View } from "../timeline/paint";
+import { CopyLink } from "./CopyLink";
+import { taken } from "./link";
 import { Newest } from "./newest";
 import { Panel } from "./Panel";
 import { PasteDialog, type Paste } from "./PasteDialog";
@@ -68,14 +70,19 @@ export function Workbench() {
     note([]);
   };
   useEffect(() => {
-    choose((read().theme as Choice) ?? "system");
-    server.catalog().then((found) => { setCatalog(found); known.current = found; take(completed(read(), found)); }, (error: Error) => refuse(refusalOf(error)));
-    const back = (): void => {
-      const next = read();
-      choose((next.theme as Choice) ?? "system");
-      setZoom(viewOf(next));
-      if (known.current) take(completed(next, known.current));
+    const arrive = async (): Promise<void> => {
+      const said = read();
+      choose((said.theme as Choice) ?? "system");
+      setZoom(viewOf(said));
+      const next = await taken(said).catch((error: Error) => {
+        note([`What the link carries could not be read: ${error.message}`]);
+        return taken({ ...said, given: "" });
+      });
+      if (!known.current || said.given) setCatalog(known.current = await server.catalog());
+      take(completed(next, known.current));
     };
+    const back = (): void => { arrive().catch((error: Error) => refuse(refusalOf(error))); };
+    back();
     addEventListener("popstate", back);
     return () => removeEventListener("popstate", back);
   }, []);
@@ -126,7 +133,7 @@ export function Workbench() {
       <nav class="top" aria-label="Page">
         <span class="brand">meshwright</span><span class="muted">workbench</span>
         <span class="muted small" role="status">{isBehind ? "pricing…" : ""}</span>
-        <CopyLink />
+        <CopyLink words={() => latest.current} />
         <ThemeSwitch onChoice={(theme) => keep({ theme: theme === "system" ? null : theme })} />
       </nav>
       <div class="bench">
@@ -153,15 +160,6 @@ function ordered(shown: ViewDocument, ...others: (ViewDocument | null)[]): Secti
   const [inside, found, later] = others.map((each) => each?.sections ?? []);
   const rest = shown.sections.findIndex((each) => each.type !== "timeline"), at = rest < 0 ? shown.sections.length : rest;
   return [...shown.sections.slice(0, at), ...inside, ...found, ...shown.sections.slice(at), ...later];
-}
-
-function CopyLink() {
-  const [said, say] = useState("Copy link");
-  const copy = (): void => {
-    navigator.clipboard.writeText(location.href).then(() => say("Copied"), () => say("Copy it from the address"));
-    setTimeout(() => say("Copy link"), 2000);
-  };
-  return <button type="button" onClick={copy}>{said}</button>;
 }
 
 function pasteOf(what: "model" | "cluster" | "script", give: (text: string) => Promise<void>): Paste {

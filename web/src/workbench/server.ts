@@ -47,4 +47,7 @@ export const job = (id: string): Promise<Job> => asked("GET", `/api/plan/${encod
 export const cancel = (id: string): Promise<Job> => asked("DELETE", `/api/plan/${encodeURIComponent(id)}`);
 export const imported = (text: string, state: Words): Promise<{ state: Words; notes?: string[] }> =>
   asked("POST", "/api/import", { text, state });
+/** The text of something that this session knows by a name of its own, and which path takes it. */
+export interface Source { what: "model" | "cluster" | "import"; text: string }
+export const sources = (names: string[]): Promise<{ sources: Source[] }> => asked("GET", `/api/sources?names=${names.join(",")}`);
 export const pasted = (what: "model" | "cluster", text: string): Promise<Named> => asked("POST", `/api/${what}`, { text });

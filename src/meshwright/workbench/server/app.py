@@ -150,6 +150,13 @@ class Workbench:
         taken = pasted_job(text, self.session, given)
         return {"state": dict(taken.state), "notes": list(taken.notes)}
 
+    async def sources(self, request: Request) -> Response:
+        """The texts of what was pasted or found, by their names (`?names=A,B`): what a link carries. Names of nothing that is
+        kept are left out."""
+        names = request.query_params.get("names", "").split(",")
+        found = [self.session.sources[name] for name in names if name in self.session.sources]
+        return data_answer({"sources": [each._asdict() for each in found]})
+
     async def catalog(self, request: Request) -> Response:
         """What a state may say."""
         limits = {
@@ -171,6 +178,7 @@ def create_app(workbench: Workbench, port: int) -> LoopbackGuard:
         Route("/", _page),
         *ASSETS,
         Route("/api/catalog", workbench.catalog),
+        Route("/api/sources", workbench.sources),
         Route("/api/view", workbench.view, methods=["POST"]),
         Route("/api/segments", workbench.segments, methods=["POST"]),
         Route("/api/plan", workbench.plan, methods=["POST"]),

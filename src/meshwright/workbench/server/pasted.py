@@ -13,8 +13,9 @@ from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.config.source import load_model, preset_model
 from meshwright.specs.data_text import json_of, toml_of
 from meshwright.specs.error import PlanError, SpecError
+from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import Plan
-from meshwright.workbench.server.session import Session
+from meshwright.workbench.server.session import Session, Source
 from meshwright.workbench.server.state import DEFAULTS, asked_of, words_of
 
 TITAN = ("training", "parallelism")  # tables of torchtitan's files
@@ -40,7 +41,7 @@ def pasted_model(text: str, session: Session) -> str:
         raise SpecError(
             "the text is no config.json", allowed="an object with hidden_size, num_hidden_layers, ..."
         )
-    return session.keep_model(load_model(found))
+    return session.keep_model(load_model(found), Source("model", text))
 
 
 def pasted_cluster(text: str, session: Session) -> str:
@@ -68,7 +69,7 @@ def pasted_job(text: str, session: Session, given: Mapping[str, str]) -> PastedS
         return _of_plan(_plan(text), session, given, ("read as a plan",))
     asked = asked_of(given, session)
     model = asked.model if form == "deepspeed" else None
-    found = FORMATS[form](text, WHERE, Given(model, asked.words["cluster"], asked.cluster.num_devices))
+    found = FORMATS[form](text, WHERE, Given(model, asked.cluster))
     unknown = [f"not understood, and left out: {option.name} {option.value}" for option in found.unknown]
     return _of_plan(found.plan, session, given, (f"read as {form}", *unknown, *found.assumptions))
 
@@ -88,7 +89,8 @@ def _plan(text: str) -> Plan:
 def _of_plan(plan: Plan, session: Session, given: Mapping[str, str], notes: tuple[str, ...]) -> PastedState:
     """A plan in words; its model is kept where it is no preset, and what words cannot say is told."""
     known = preset_model(plan.model.name)
-    model = plan.model.name if known == plan.model else session.keep_model(plan.model)
+    said = Source("import", plan_text(plan))
+    model = plan.model.name if known == plan.model else session.keep_model(plan.model, said)
     cluster = plan.cluster or given.get("cluster", DEFAULTS["cluster"])
     words = dict(parse_qsl(words_of(plan, {"model": model, "cluster": cluster}, session)))
     asked_of(words, session).plan()
