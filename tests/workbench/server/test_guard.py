@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from tests.workbench.server.client import PORT, STATE, client
 
 from meshwright.workbench.server.guard import MOST_BODY_BYTES
-from meshwright.workbench.server.serving import listening_on
+from meshwright.workbench.server.serving import USUAL_PORT, listening_on, usual_or_free
 
 __all__ = ["client"]
 CATALOG = "/api/catalog"
@@ -68,3 +68,10 @@ def test_large_bodies_are_refused_told_or_not(client: TestClient) -> None:
 def test_nobody_else_on_the_network_can_connect() -> None:
     with listening_on(0) as listening:
         assert listening.getsockname()[0] == "127.0.0.1"
+
+
+def test_a_second_workbench_is_at_a_port_of_its_own() -> None:
+    with usual_or_free() as first, usual_or_free() as second:
+        ports = [each.getsockname() for each in (first, second)]
+        assert {host for host, _ in ports} == {"127.0.0.1"}
+        assert len({port for _, port in ports}) == 2 and ports[1][1] != USUAL_PORT

@@ -39,8 +39,15 @@ def view(
         bool, typer.Option("--extrapolate", help="Accept GPUs that were never measured, by their data sheet.")
     ] = False,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Of the workbench; 0: the system chooses one.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            "--port",
+            min=0,
+            max=65535,
+            help="Of what is served; 0: the system chooses one.",
+            show_default="8643",
+        ),
+    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Serve a run, whose page grows with its metrics.")
     ] = False,
@@ -68,7 +75,7 @@ def view(
     return Result(data, _view(document, data), forms)
 
 
-def _served(out: Output, port: int, opens: bool, run: Path | None) -> Result:
+def _served(out: Output, port: int | None, opens: bool, run: Path | None) -> Result:
     """The workbench, or the page of a run that goes on, until Ctrl-C."""
     if out.is_json or out.path is not None or out.report_path is not None:
         raise SpecError(
@@ -89,7 +96,7 @@ def _served(out: Output, port: int, opens: bool, run: Path | None) -> Result:
     if run is None:
         serve_workbench(port, announce)
     else:
-        serve_run(run, port, announce)
+        serve_run(run, port or 0, announce)
     return Result({}, is_silent=True)
 
 

@@ -16,17 +16,21 @@ from meshwright.workbench.server.guard import LoopbackGuard
 from meshwright.workbench.server.run_app import create_run_app
 
 HOST = "127.0.0.1"
+USUAL_PORT = (
+    8643  # of a workbench: links that people send each other open where the other's is at the same one
+)
 MOST_CONNECTIONS = 64
 KEEP_ALIVE_S = 30
 MOST_HEADER_BYTES = 32 << 10
 
 
-def serve_workbench(port: int, announce: Callable[[str], None]) -> None:
-    """Answer until Ctrl-C. `port`: 0: the system chooses one; `announce` is told the URL once it can be asked.
+def serve_workbench(port: int | None, announce: Callable[[str], None]) -> None:
+    """Answer until Ctrl-C. `port`: 0: the system chooses one, None: the usual one, where it is free; `announce` is told the
+    URL once it can be asked.
 
     Raises ExecutionError where the port is taken.
     """
-    with listening_on(port) as listening:
+    with usual_or_free() if port is None else listening_on(port) as listening:
         workbench = Workbench()
         workbench.warm()
         try:
@@ -58,6 +62,14 @@ def _serve(
     )  # fmt: skip
     announce(f"http://{HOST}:{port}/")
     uvicorn.Server(config).run(sockets=[listening])
+
+
+def usual_or_free() -> socket.socket:
+    """A socket on the usual port, or on one that the system chooses."""
+    try:
+        return listening_on(USUAL_PORT)
+    except ExecutionError:
+        return listening_on(0)
 
 
 def listening_on(port: int) -> socket.socket:
