@@ -15,7 +15,7 @@ from meshwright.specs.data_text import json_of, toml_of
 from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import Plan
-from meshwright.workbench.server.session import Session, Source
+from meshwright.workbench.server.session import KeptText, Session
 from meshwright.workbench.server.state import DEFAULTS, asked_of, words_of
 
 TITAN = ("training", "parallelism")  # tables of torchtitan's files
@@ -41,7 +41,7 @@ def pasted_model(text: str, session: Session) -> str:
         raise SpecError(
             "the text is no config.json", allowed="an object with hidden_size, num_hidden_layers, ..."
         )
-    return session.keep_model(load_model(found), Source("model", text))
+    return session.keep_model(load_model(found), KeptText("model", text))
 
 
 def pasted_cluster(text: str, session: Session) -> str:
@@ -89,7 +89,7 @@ def _plan(text: str) -> Plan:
 def _of_plan(plan: Plan, session: Session, given: Mapping[str, str], notes: tuple[str, ...]) -> PastedState:
     """A plan in words; its model is kept where it is no preset, and what words cannot say is told."""
     known = preset_model(plan.model.name)
-    said = Source("import", plan_text(plan))
+    said = KeptText("import", plan_text(plan))
     model = plan.model.name if known == plan.model else session.keep_model(plan.model, said)
     cluster = plan.cluster or given.get("cluster", DEFAULTS["cluster"])
     words = dict(parse_qsl(words_of(plan, {"model": model, "cluster": cluster}, session)))

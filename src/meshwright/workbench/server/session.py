@@ -18,10 +18,10 @@ from meshwright.specs.plan.plan import Plan
 
 MOST_KEPT = 256  # of each kind; what was not asked for the longest goes
 PREFIX = "pasted-"
-T = TypeVar("T", ModelSpec, ClusterSpec, Plan, "Source")
+T = TypeVar("T", ModelSpec, ClusterSpec, Plan, "KeptText")
 
 
-class Source(NamedTuple):
+class KeptText(NamedTuple):
     """The text that says something kept: of what, by the path that takes it (`/api/model`), and the text."""
 
     what: Literal["model", "cluster", "import"]
@@ -35,9 +35,9 @@ class Session:
     models: OrderedDict[str, ModelSpec] = field(default_factory=OrderedDict)
     clusters: OrderedDict[str, ClusterSpec] = field(default_factory=OrderedDict)
     plans: OrderedDict[str, Plan] = field(default_factory=OrderedDict)
-    sources: OrderedDict[str, Source] = field(default_factory=OrderedDict)
+    sources: OrderedDict[str, KeptText] = field(default_factory=OrderedDict)
 
-    def keep_model(self, model: ModelSpec, source: Source) -> str:
+    def keep_model(self, model: ModelSpec, source: KeptText) -> str:
         """The name under which a state may say it."""
         name = f"{PREFIX}{model.digest[:12]}"
         _keep(self.sources, name, source)
@@ -47,13 +47,13 @@ class Session:
         """The name of a plan that was found or read, whose choices the words of a state do not all say."""
         text = plan_text(plan)
         name = _named(text)
-        _keep(self.sources, name, Source("import", text))
+        _keep(self.sources, name, KeptText("import", text))
         return _keep(self.plans, name, plan)
 
     def keep_cluster(self, cluster: ClusterSpec, text: str) -> str:
         """The same for a cluster that this text says; plans of it name it so, too."""
         name = _named(text)
-        _keep(self.sources, name, Source("cluster", text))
+        _keep(self.sources, name, KeptText("cluster", text))
         return _keep(self.clusters, name, replace(cluster, name=name))
 
 
