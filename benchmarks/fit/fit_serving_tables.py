@@ -4,8 +4,8 @@
 
 Seconds of a row are a sum over kinds of kernels (`serving_parts`), each with a factor, and so much a step, a layer, and a
 layer whose results are summed between devices. The last two may be below zero: tables of kernels time each call with its
-launch, which a captured graph does not repeat, and NCCL where engines sum small messages in one kernel of their own.
-`--parts` keeps the sums, which take a quarter of an hour. Shown are offline throughput and the time per output token: each
+launch, which a captured graph does not repeat.
+`--parts` keeps the sums, which take some CPU minutes. Shown are offline throughput and the time per output token: each
 table without itself, each campaign (engine, model and chip of a table) without itself, kernels alone, and a roofline of the
 data sheets.
 """

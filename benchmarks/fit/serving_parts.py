@@ -7,13 +7,14 @@ the nodes of a step table's grid are interpolated as the table is, for all steps
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.costs.kernel.curve import GpuKernels, nearest_kernels
+import meshwright.catalog  # noqa: F401 - knows what fills the slot `costs`
 from meshwright.costs.roofline import Roofline
 from meshwright.serving.fleet.replica import SimulatedReplica
 from meshwright.serving.loop.arrivals import ClientArrivals, RecordedArrivals
@@ -39,13 +40,9 @@ BLOCK_TOKENS = 16
 
 @cache
 def program_of(model: str, device: str, tp: int, dtype: str, cache_dtype: str) -> ForwardProgram:
-    """Priced by the nearest measured chip. Casts to float8 are part of the norm or activation before a product."""
-    cluster = Cluster(f"1x8x{device}")
-    own = nearest_kernels(cluster)
-    costs = GpuKernels(own.device, own.links, has_casts=False, family=own.family)
-    return ForwardProgram(
-        load_model(model), cluster, ReplicaLayout(tp=tp), dtype, cache_dtype=cache_dtype, priced_by=costs
-    )
+    """Priced as plans are, a chip without a table by the nearest one that has one."""
+    cluster = replace(Cluster(f"1x8x{device}"), costs="nearest_kernels")
+    return ForwardProgram(load_model(model), cluster, ReplicaLayout(tp=tp), dtype, cache_dtype=cache_dtype)
 
 
 def step_parts(program: ForwardProgram, batch: BatchShape) -> Floats:

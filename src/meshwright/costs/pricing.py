@@ -93,7 +93,7 @@ def step_costs(plan: Plan, cluster: ClusterSpec, constants: StepConstants) -> St
 @cache
 def _kernels(device: DeviceSpec, recipe: str) -> GpuKernels:
     """Kernel curves of a device; kept, because they remember every shape they were asked for."""
-    return GpuKernels(device, NcclCollectives(Cluster("H100")), recipe, has_casts=False)
+    return GpuKernels(device, NcclCollectives(Cluster("H100")), recipe, casts="apart")
 
 
 def pricing_of(

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.fit.fit_serving_tables import AddedConstants, errors, fitted, without_own
-from benchmarks.fit.serving_parts import PARTS, ROOFLINE, step_parts
+from benchmarks.fit.serving_parts import PARTS, ROOFLINE, program_of, step_parts
 from benchmarks.fit.serving_rows import THROUGHPUT, TPOT, read
 from tests.serving.simulated_case import of_8b
 
-from meshwright.costs.kernel.curve import nearest_kernels
 from meshwright.serving.simulated.batch_shape import BatchShape
 
 KNOWN = AddedConstants((1.1, 0.9, 1.05, 1.2, 0.95), 1e-3, -10e-6, 5e-6)
@@ -29,14 +28,14 @@ def drawn_sums(number: int, seed: int) -> np.ndarray:
     return sums
 
 
-def test_the_parts_of_a_step_are_the_step() -> None:
-    """On one device and on two, which exchange."""
-    for tp in (1, 2):
-        program = replace(of_8b(tp), priced_by=nearest_kernels(of_8b(tp).cluster))
-        for batch in (BatchShape.of([(0, 300)], 5, 900), BatchShape.of((), 40, 40_000)):
-            parts = step_parts(program, batch)
-            assert parts.sum() - parts[ROOFLINE] == pytest.approx(program.step(batch).latency_s, rel=1e-6)
-            assert (parts[PARTS.index("exchange")] > 0) == (tp > 1)
+@pytest.mark.parametrize(("tp", "dtype"), [(1, "bfloat16"), (2, "float8")])
+def test_the_parts_of_a_step_are_the_step_as_plans_price_it(tp: int, dtype: str) -> None:
+    """On one device and on two, which exchange: float8 and small sums cost in a fit what they do in a plan."""
+    planned = replace(of_8b(tp), dtype=dtype)
+    for batch in (BatchShape.of([(0, 300)], 5, 900), BatchShape.of((), 40, 40_000)):
+        parts = step_parts(program_of("llama-3.1-8b", "H100", tp, dtype, ""), batch)
+        assert parts.sum() - parts[ROOFLINE] == pytest.approx(planned.step(batch).latency_s, rel=1e-6)
+        assert (parts[PARTS.index("exchange")] > 0) == (tp > 1)
 
 
 def test_constants_are_found_again_and_nobody_is_predicted_by_itself() -> None:

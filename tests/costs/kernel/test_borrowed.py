@@ -24,7 +24,7 @@ TERA = 1e12
 
 
 def kernels(name: str) -> GpuKernels:
-    return GpuKernels(load_device(name), NcclCollectives(Cluster(f"8x{name}")), has_casts=False)
+    return GpuKernels(load_device(name), NcclCollectives(Cluster(f"8x{name}")), casts="apart")
 
 
 def product_rate(name: str, m: int, n: int, k: int, dtype: str = "bfloat16") -> float:

@@ -26,7 +26,7 @@ from meshwright.specs.operator import Operator, Phase
 from meshwright.specs.plan.software import CLASSES, SoftwareClass
 
 CLUSTER = Cluster("4x8xH100")
-KERNELS = GpuKernels(CLUSTER.devices[0], NcclCollectives(CLUSTER), has_casts=False)
+KERNELS = GpuKernels(CLUSTER.devices[0], NcclCollectives(CLUSTER), casts="apart")
 LINKS = NcclCollectives(CLUSTER)
 PLAIN = SoftwareClass("plain", "every kernel as it was measured")
 ONES = StepConstants(1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)

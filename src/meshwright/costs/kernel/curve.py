@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,8 @@ FAMILIES: Mapping[str, str] = {
     "gh200": "h100", "h200": "h100", "h100": "h100", "h800": "h100", "a100": "a100", "a800": "a100",
     "mi300x": "mi300x", "mi325x": "mi300x", "mi350x": "mi355x", "mi355x": "mi355x",
 }  # fmt: skip
+Casts = Literal["timed", "apart", "fused"]
+PLAIN = "bfloat16"  # the tables' format of products that nothing is cast for
 SAME_SPEC = 0.02  # a device whose peaks are this near to the profile's is the one that was measured
 ATTENTION_PROFILE = "h100"  # whose attention constants stand in where a chip's own were not measured
 
@@ -88,14 +90,16 @@ class GpuKernels:
         links: prices exchanges.
         float8_recipe: which of the profile's float8 curves prices products: "fp8" (cast per tensor inside),
             "fp8_static" (no cast) or "fp8_block" (blockwise scales).
-        has_casts: the tables' casts of the left matrix are part of a float8 product; False: somebody counts them apart.
+        casts: of the left matrix of float8 products, which the tables have in them: "timed", as there; "apart", their bytes
+            are counted by somebody else (training); "fused" into the kernel before, so that nothing is left of them, neither
+            bytes nor launches: such a product is launched as one in 16 bits.
         family: whose curves; empty: those of the device's own family.
     """
 
     device: DeviceSpec
     links: CommunicationModel
     float8_recipe: str = "fp8"
-    has_casts: bool = True
+    casts: Casts = "timed"
     family: str = ""
     _estimates: dict[tuple[Operator, str], KernelEstimate] = field(
         default_factory=dict, init=False, repr=False
@@ -285,8 +289,8 @@ class GpuKernels:
         first = shapes[0]
         profile, dtype = first.profile, first.dtype
         curve, is_own = self._curve(first.formula, dtype, profile, first.suffix)
-        if not self.has_casts and "cast_bytes" in curve.constants:
-            curve = replace(curve, constants={**curve.constants, "cast_bytes": 0.0})
+        if self.casts != "timed" and "cast_bytes" in curve.constants:
+            curve = self._without_casts(curve, profile)
         columns: Columns = {
             **{name: np.array([float(each.sizes[name]) for each in shapes]) for name in first.sizes},
             "element_bytes": np.full(len(shapes), float(dtype_bytes(dtype))),
@@ -304,6 +308,14 @@ class GpuKernels:
                 seconds, (curve.are_inside(columns) & is_measured).tolist(), strict=True
             )
         ]
+
+    def _without_casts(self, curve: KernelCurve, profile: KernelProfile) -> KernelCurve:
+        """The same where somebody else casts."""
+        constants = {**curve.constants, "cast_bytes": 0.0}
+        plain = profile.curve(curve.formula, PLAIN)
+        if self.casts == "fused" and plain is not None:
+            constants["launch_s"] = min(constants["launch_s"], plain.constants["launch_s"])
+        return replace(curve, constants=constants)
 
     def _curve(
         self, formula: str, dtype: str, profile: KernelProfile, suffix: str

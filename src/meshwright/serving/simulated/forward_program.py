@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshwright.costs.cost import Cost
-from meshwright.costs.kernel.curve import gpu_costs
 from meshwright.costs.roofline import Roofline
+from meshwright.costs.serving_costs import serving_costs
 from meshwright.ir.table import Exchange, Kind, Work
 from meshwright.ir.timing.replay import replay
 from meshwright.ir.timing.wiring import wire
@@ -39,7 +39,6 @@ from meshwright.specs.model.block import BlockKind
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator, merged, repeated, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.slot import resolve
 from meshwright.specs.units import format_bandwidth
 from meshwright.stage.chain.chain import ChainStep, Segment
 from meshwright.stage.chain.decoder import decoder_chain
@@ -239,10 +238,7 @@ class ForwardProgram:
         """What prices works and messages, and what it assumes."""
         if self.priced_by is not None:
             return self.priced_by, tuple(getattr(self.priced_by, "assumptions", ()))
-        if self.cluster.costs:
-            told = f"works and messages cost what {self.cluster.costs} says"
-            return resolve("costs", self.cluster.costs)(self.cluster), (told,)
-        return gpu_costs(self.cluster)
+        return serving_costs(self.cluster)
 
     @cached_property
     def asked(self) -> AskedProgram:
