@@ -154,8 +154,8 @@ class Workbench:
         """The texts of what was pasted or found, by their names (`?names=A,B`): what a link carries. Names of nothing that is
         kept are left out."""
         names = request.query_params.get("names", "").split(",")
-        found = [self.session.sources[name] for name in names if name in self.session.sources]
-        return data_answer({"sources": [each._asdict() for each in found]})
+        found = [self.session.source(name) for name in names]
+        return data_answer({"sources": [each._asdict() for each in found if each is not None]})
 
     async def catalog(self, request: Request) -> Response:
         """What a state may say."""

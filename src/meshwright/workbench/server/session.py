@@ -1,7 +1,7 @@
 """Session: what was pasted or found, by a name made of its content; kept in memory, and nothing of it on a disk.
 
-Each is kept with the text that says it, so that a link may carry it to the workbench of somebody else: the same text has the
-same name there.
+Each has a text that says it, so that a link may carry it to the workbench of somebody else: the same text has the same name
+there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from meshwright.specs.plan.plan import Plan
 
 MOST_KEPT = 256  # of each kind; what was not asked for the longest goes
 PREFIX = "pasted-"
-T = TypeVar("T", ModelSpec, ClusterSpec, Plan, "KeptText")
+T = TypeVar("T", ModelSpec, ClusterSpec, Plan, "KeptText", str)
 
 
 class KeptText(NamedTuple):
@@ -30,31 +30,37 @@ class KeptText(NamedTuple):
 
 @dataclass
 class Session:
-    """Models, clusters and plans by their names, and the sources of all."""
+    """Models, clusters and plans by their names. What was pasted keeps its text; that of a plan follows from the plan."""
 
     models: OrderedDict[str, ModelSpec] = field(default_factory=OrderedDict)
     clusters: OrderedDict[str, ClusterSpec] = field(default_factory=OrderedDict)
     plans: OrderedDict[str, Plan] = field(default_factory=OrderedDict)
-    sources: OrderedDict[str, KeptText] = field(default_factory=OrderedDict)
+    model_sources: OrderedDict[str, KeptText] = field(default_factory=OrderedDict)
+    cluster_texts: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
     def keep_model(self, model: ModelSpec, source: KeptText) -> str:
         """The name under which a state may say it."""
         name = f"{PREFIX}{model.digest[:12]}"
-        _keep(self.sources, name, source)
+        _keep(self.model_sources, name, source)
         return _keep(self.models, name, model)
 
     def keep_plan(self, plan: Plan) -> str:
         """The name of a plan that was found or read, whose choices the words of a state do not all say."""
-        text = plan_text(plan)
-        name = _named(text)
-        _keep(self.sources, name, KeptText("import", text))
-        return _keep(self.plans, name, plan)
+        return _keep(self.plans, _named(plan_text(plan)), plan)
 
     def keep_cluster(self, cluster: ClusterSpec, text: str) -> str:
         """The same for a cluster that this text says; plans of it name it so, too."""
         name = _named(text)
-        _keep(self.sources, name, KeptText("cluster", text))
+        _keep(self.cluster_texts, name, text)
         return _keep(self.clusters, name, replace(cluster, name=name))
+
+    def source(self, name: str) -> KeptText | None:
+        """The text that says what has this name; None where nothing has."""
+        if name in self.plans:
+            return KeptText("import", plan_text(self.plans[name]))
+        if name in self.clusters:
+            return KeptText("cluster", self.cluster_texts[name])
+        return self.model_sources.get(name)
 
 
 def _named(text: str) -> str:
