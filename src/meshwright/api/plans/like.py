@@ -12,7 +12,7 @@ from meshwright import catalog
 from meshwright.api.exchange.exporting import export_plan
 from meshwright.api.plans.measured_steps import MeasuredSteps
 from meshwright.api.plans.patched_job import patched_job
-from meshwright.api.plans.request import RISK
+from meshwright.api.plans.request import RISK, capacity_of
 from meshwright.api.plans.todays_choices import decided, obeys, sayable_choices
 from meshwright.api.plans.todays_plan import Todays, todays_plan
 from meshwright.interop.exported import Exported, ExportError, Refusal, canonical, plan_digest
@@ -132,8 +132,7 @@ def plan_like(
     today, misfit = _predicted(now.plan, now.cluster, extrapolate, options.get("max_memory_bytes"))
     today = steps.of_plan(today)
     wanted, assumed = decided(now, dict(fix or {}))
-    risk, limit = RISK if risk is None else risk, options.get("max_memory_bytes")
-    capacity = min(now.cluster.memory_bytes, limit or now.cluster.memory_bytes)
+    risk, capacity = RISK if risk is None else risk, capacity_of(now.cluster, options.get("max_memory_bytes"))
     whole = {"forbid": tuple(forbid), "extrapolate": extrapolate, "risk": risk, **options}
     results = [steps.of_plans(each) for each in _searched(now, wanted, whole, num_simulated, progress)]
     sayable, others = _sorted_out(results, now, capacity, risk)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from meshwright import catalog
-from meshwright.api.plans.request import RISK, PlanRequest
+from meshwright.api.plans.request import RISK, PlanRequest, capacity_of
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.config.source import load_model
@@ -143,8 +143,7 @@ def _searched(
         assumptions += (f"{model.name} was made for {model.max_sequence_length} tokens",)
     if not cluster.is_homogeneous:
         assumptions += cluster.assumptions
-    limit = asked.max_memory_bytes  # what is none is the search's to refuse
-    capacity = min(cluster.memory_bytes, limit) if isinstance(limit, int) else cluster.memory_bytes
+    capacity = capacity_of(cluster, asked.max_memory_bytes)
     risk = RISK if asked.risk is None else asked.risk
     told = {"profile": profile, "extrapolate": asked.extrapolate, "objective": ranked_by}
     if asked.planner not in (None, OWN_PLANNER):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.option import option, words_of
@@ -16,6 +17,11 @@ from meshwright.specs.units import parse_bytes, parse_seconds, parse_sequence, p
 BETWEEN = re.compile(r"\+(?![^(]*\))")  # several values; not within options of a name
 RISK = 0.0  # that the first plan does not fit, where nobody says: its memory does at the upper end of its interval
 TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")
+
+
+def capacity_of(cluster: ClusterSpec, limit_bytes: object) -> int:
+    """Bytes of a device that may be used, all of it without a limit. What is no limit is the search's to refuse."""
+    return min(cluster.memory_bytes, limit_bytes) if isinstance(limit_bytes, int) else cluster.memory_bytes
 
 
 def all_words_of(given: Sequence[str]) -> tuple[str, ...]:
