@@ -1,0 +1,79 @@
+"""SequenceCosts: what a group of ranks needs for its sequences, in seconds and bytes, as a formula of their lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from meshwright.specs.error import PlanError
+
+
+@dataclass(frozen=True)
+class SequenceCosts:
+    """What a group of d ranks needs for its sequences, forward and backward, as fitted to a model on a cluster:
+
+        seconds = (square_s sum s^2 + token_s sum s) / d + fixed_s + exchange(d)
+        exchange(d) = exchange_bytes sum s / (d rate(d)) + exchange_s, for d > 1
+        bytes of a rank = token_bytes sum s / d + state_bytes <= capacity_bytes
+
+    with s over the lengths of its sequences (Wang et al. 2025, FlexSP, arXiv 2412.01523, section 4.1). `rates`: bytes per
+    second of an exchange by degree; of a degree between two the rate of the larger one. `is_beside`: exchanges run beside
+    attention (a ring's), and only what takes longer than that counts.
+    """
+
+    square_s: float
+    token_s: float
+    fixed_s: float
+    token_bytes: float
+    state_bytes: float
+    capacity_bytes: float
+    exchange_bytes: float = 0.0
+    exchange_s: float = 0.0
+    rates: Mapping[int, float] | None = None
+    is_beside: bool = False
+
+    def rate(self, degree: int) -> float:
+        """Bytes per second of an exchange among so many ranks; of more than are known that of the most."""
+        rates = self.rates or {}
+        behind = [known for known in sorted(rates) if known >= degree]
+        if not rates or degree == 1:
+            return math.inf
+        return rates[behind[0]] if behind else rates[max(rates)]
+
+    def attention_s(self, lengths: Sequence[int], degree: int) -> float:
+        """Seconds of what grows with the square of lengths."""
+        return self.square_s * sum(length * length for length in lengths) / degree
+
+    def exchange_seconds(self, lengths: Sequence[int], degree: int) -> float:
+        """Seconds of what the ranks of a group send each other."""
+        if degree == 1:
+            return 0.0
+        return self.exchange_bytes * sum(lengths) / (degree * self.rate(degree)) + self.exchange_s
+
+    def seconds(self, lengths: Sequence[int], degree: int) -> float:
+        """Seconds of a group: its computes, and of its exchanges what nothing hides."""
+        attention_s, exchange_s = self.attention_s(lengths, degree), self.exchange_seconds(lengths, degree)
+        rest_s = self.token_s * sum(lengths) / degree + self.fixed_s
+        if self.is_beside:
+            return rest_s + max(attention_s, exchange_s)
+        return rest_s + attention_s + exchange_s
+
+    def held_bytes(self, lengths: Sequence[int], degree: int) -> float:
+        """Bytes of a rank while it runs a group."""
+        return self.token_bytes * sum(lengths) / degree + self.state_bytes
+
+    @property
+    def capacity_tokens(self) -> float:
+        """Tokens that one rank holds at once."""
+        return (self.capacity_bytes - self.state_bytes) / self.token_bytes
+
+    def least_degree(self, length: int) -> int:
+        """Ranks that a sequence needs to fit. Raises PlanError where no tokens fit at all."""
+        if self.capacity_tokens <= 0:
+            raise PlanError(
+                f"parameters and their state take {self.state_bytes:,.0f} bytes of {self.capacity_bytes:,.0f}",
+                allowed="a device with room for tokens beside them",
+                next="divide the state (sharding zero3), or take more memory",
+            )
+        return max(1, math.ceil(length / self.capacity_tokens - 1e-9))
