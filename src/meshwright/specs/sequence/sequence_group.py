@@ -17,10 +17,14 @@ from meshwright.specs.sequence.sequence_costs import SequenceCosts
 
 
 class SequenceGroup(NamedTuple):
-    """Ranks, by their numbers, that share sequences, by their numbers in the batch, in this order."""
+    """Ranks, by their numbers, that share sequences, by their numbers in the batch, in this order.
+
+    `offload`: of what the forward keeps for the backward and may wait in the memory of the host, the share that does.
+    """
 
     ranks: tuple[int, ...]
     sequences: tuple[int, ...]
+    offload: float = 0.0
 
     @property
     def degree(self) -> int:
@@ -67,6 +71,11 @@ class GroupedBatch:
                 f"the group of the ranks {list(group.ranks)} has no sequences",
                 allowed="at least one",
                 next="leave it out",
+            )
+        if not 0 <= group.offload <= 1:
+            raise PlanError(
+                f"the group of the ranks {list(group.ranks)} offloads {group.offload:g} of what it keeps",
+                allowed="a share from 0 to 1",
             )
 
     @property
