@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright import catalog
+from meshwright.api.subjects.lengths import is_token_folder, lengths_of
 from meshwright.interop.profiler.chrome_file import is_profile
 from meshwright.interop.profiler.profiled_job import read_profile
 from meshwright.interop.profiler.profiled_trace import trace_of
@@ -20,6 +21,7 @@ from meshwright.specs.config.source import load_model
 from meshwright.specs.data_text import toml_of
 from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.sequence.length_file import is_length_file
 from meshwright.specs.slot import TRUST
 
 PathLike = str | os.PathLike[str]
@@ -28,7 +30,7 @@ DATA_SUFFIXES = (".toml", ".npz", ".csv", ".txt", ".program")
 
 def load(path: PathLike) -> Any:
     """Read a file by what is in it: a plan (.toml), trace (.npz; torch.profiler's .json), program text, torch's schedule
-    CSV (as orders), profile or model (.json). Raises SpecError for anything else."""
+    CSV (as orders), profile or model (.json), lengths of sequences (.txt, .json, .gz). Raises SpecError for anything else."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise SpecError(f"there is no file {file}", allowed="a plan, program, trace, profile or CSV file")
@@ -36,6 +38,8 @@ def load(path: PathLike) -> Any:
         return Trace.load(file)
     if file.suffix == ".toml":
         return _load_toml(file)
+    if is_length_file(file):
+        return lengths_of(file)
     if is_profile(file):
         return trace_of(read_profile(file))
     try:
@@ -60,7 +64,8 @@ def load(path: PathLike) -> Any:
     if file.suffix == ".json":
         return Profile.from_json(text) if '"meshwright-profile"' in text else load_model(file)
     raise SpecError(
-        f"{file} is nothing that meshwright reads", allowed=".toml, .npz, .csv, .json, program text"
+        f"{file} is nothing that meshwright reads",
+        allowed=".toml, .npz, .csv, .json, program text, lengths of sequences (one a line)",
     )
 
 
@@ -74,7 +79,8 @@ def _load_toml(file: Path) -> Plan | ClusterSpec:
 
 
 def find(text: PathLike) -> Any:
-    """Anything by name or path: a file, a model, schedule, device, cluster or pass.
+    """Anything by name or path: a file, a folder of token shards (as the lengths of its documents), a model, schedule,
+    device, cluster or pass.
 
     Raises UnknownNameError that lists near matches of all kinds.
     """
@@ -83,6 +89,8 @@ def find(text: PathLike) -> Any:
         return catalog.find_schedule(name)
     if path.is_file() or is_data_file(path):
         return load(path)
+    if is_token_folder(path):
+        return lengths_of(path)
     if name in catalog.PASSES:
         return catalog.find_pass(name)
     tries: tuple[Callable[[str], Any], ...] = (

@@ -15,6 +15,7 @@ from meshwright import api, catalog
 from meshwright.api import Subject
 from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result, table_of
+from meshwright.cli.view.length_view import length_result
 from meshwright.cli.view.profile_trace_view import profile_view
 from meshwright.cli.view.trace_view import TRACE_FORMS, trace_result
 from meshwright.ir.judge import metrics
@@ -28,6 +29,7 @@ from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.text import cluster_text
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.record import plain
+from meshwright.specs.sequence.length_distribution import LengthDistribution
 from meshwright.specs.units import (
     format_bandwidth,
     format_bytes,
@@ -48,11 +50,13 @@ def show(
     seq: Annotated[
         int | None,
         typer.Option(
-            "--seq", help="Sequence length: count attention in the FLOPs, too.", parser=parse_sequence
+            "--seq",
+            help="Sequence length: count attention in a model's FLOPs, cut documents at it.",
+            parser=parse_sequence,
         ),
     ] = None,
 ) -> Result:
-    """Show anything: a model, plan, program, trace, profile, schedule, device, cluster or pass."""
+    """Show anything: a model, plan, program, trace, profile, schedule, device, cluster or pass, or how long sequences are."""
     found = api.find(what)
 
     showers: Mapping[type, Callable[[Any], Result]] = {
@@ -64,6 +68,7 @@ def show(
         Schedule: _schedule,
         DeviceSpec: _device,
         ClusterSpec: _cluster,
+        LengthDistribution: lambda lengths: length_result(lengths, seq),
         list: lambda lists: _program(api.subject(lists).program),
     }
     shower = next((shower for kind, shower in showers.items() if isinstance(found, kind)), _pass)

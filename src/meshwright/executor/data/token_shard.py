@@ -142,6 +142,11 @@ class TokenSplit:
                 counts[chosen] = before
         return counts
 
+    @cached_property
+    def document_lengths(self) -> Integers:
+        """Tokens of every document, in their order, its end among them. Reads no token."""
+        return np.diff(self.starts(0, self.num_tokens), append=self.num_tokens)
+
     def _parts(self, first: int, count: int) -> list[tuple[int, int, int]]:
         """(shard, low, high) of the shards that hold a range, places counted in the shard."""
         offsets, stop = self._offsets, first + count
