@@ -95,3 +95,19 @@ def test_a_group_begins_when_the_last_of_its_ranks_is_free() -> None:
     assert finish_seconds(batch, costs) == [10, 12, 1]  # rank 1 waits 6 s for rank 0
     assert imbalance([10, 6, 1]) == pytest.approx(30 / 17, rel=1e-12) and imbalance([0.0]) == 1.0
     assert circulated_tokens(batch) == 8
+
+
+def test_a_message_to_every_other_rank_costs_its_start() -> None:
+    assert COSTS.exchange_seconds((0,), 5) == pytest.approx(4 * 0.25)
+
+
+def test_a_group_takes_what_runs_beside_its_computes_at_least() -> None:
+    costs = replace(COSTS, least_s=0.7)
+    assert costs.seconds((1,), 1) == 0.7 < costs.seconds((20_000,), 1) == COSTS.seconds((20_000,), 1)
+
+
+def test_a_sequence_needs_a_degree_that_can_be() -> None:
+    costs = replace(COSTS, degrees=(1, 4, 8))
+    assert [costs.least_degree(length) for length in (100, 101, 400, 401)] == [1, 4, 4, 8]
+    with pytest.raises(PlanError, match="needs 9 ranks, and groups have at most 8"):
+        costs.least_degree(801)

@@ -15,14 +15,15 @@ FORWARD_SHARE = 1 / 3  # of computes: one product for two backwards
 class SequenceCosts:
     """What a group of d ranks needs for its sequences, forward and backward, as fitted to a model on a cluster:
 
-        seconds = (square_s sum s^2 + token_s sum s) / d + fixed_s + exchange(d)
-        exchange(d) = (exchange_bytes + (d - 1) ring_bytes) sum s / (d rate(d)) + exchange_s, for d > 1
+        seconds = max((square_s sum s^2 + token_s sum s) / d + fixed_s + exchange(d), least_s)
+        exchange(d) = (exchange_bytes + (d - 1) ring_bytes) sum s / (d rate(d)) + (d - 1) exchange_s, for d > 1
         bytes of a rank = (token_bytes - r offload_bytes) sum s / d + state_bytes <= capacity_bytes
 
     with s over the lengths of its sequences (Wang et al. 2025, FlexSP, arXiv 2412.01523, section 4.1). `rates`: bytes per
     second of an exchange by degree; of a degree between two the rate of the larger one. `ring_bytes`: what of a token goes
     around a ring, so that it comes to all other ranks. `is_beside`: exchanges run beside attention (a ring's), and only what
-    takes longer than that counts.
+    takes longer than that counts. `least_s` is what runs beside all computes: parameters that are sharded are fetched for the
+    shortest sequence, too. `degrees`: those that a group can have, where not all can be (Ulysses divides heads); empty: all.
 
     A share r of `offload_bytes` (of `token_bytes`, those of layers that may wait in the host's memory) goes there while the
     forward computes and comes back while the backward does, at `offload_rate` bytes per second each way; 0: nothing can. What
@@ -42,10 +43,14 @@ class SequenceCosts:
     ring_bytes: float = 0.0
     offload_bytes: float = 0.0
     offload_rate: float = 0.0
+    least_s: float = 0.0
+    degrees: tuple[int, ...] = ()
 
     def rate(self, degree: int) -> float:
         """Bytes per second of an exchange among so many ranks; of more than are known that of the most."""
         rates = self.rates or {}
+        if degree in rates:
+            return rates[degree]
         behind = [known for known in sorted(rates) if known >= degree]
         if not rates or degree == 1:
             return math.inf
@@ -60,7 +65,7 @@ class SequenceCosts:
         if degree == 1:
             return 0.0
         token_bytes = self.exchange_bytes + (degree - 1) * self.ring_bytes
-        return token_bytes * sum(lengths) / (degree * self.rate(degree)) + self.exchange_s
+        return token_bytes * sum(lengths) / (degree * self.rate(degree)) + (degree - 1) * self.exchange_s
 
     def compute_seconds(self, lengths: Sequence[int], degree: int) -> float:
         """Seconds of what grows with tokens: all computes of a group but what every group takes."""
@@ -72,9 +77,8 @@ class SequenceCosts:
         rest_s = self.token_s * sum(lengths) / degree + self.fixed_s
         if offload:
             rest_s += self.offload_seconds(lengths, degree, offload)
-        if self.is_beside:
-            return rest_s + max(attention_s, exchange_s)
-        return rest_s + attention_s + exchange_s
+        seen_s = max(attention_s, exchange_s) if self.is_beside else attention_s + exchange_s
+        return max(rest_s + seen_s, self.least_s)
 
     def offload_seconds(self, lengths: Sequence[int], degree: int, offload: float) -> float:
         """Seconds that an offloaded share takes, to the host beyond the forward, and back beyond the backward."""
@@ -106,7 +110,8 @@ class SequenceCosts:
         return (self.capacity_bytes - self.state_bytes) / self.token_bytes
 
     def least_degree(self, length: int, offload: float = 0.0) -> int:
-        """Ranks that a sequence needs to fit. Raises PlanError where no tokens fit at all."""
+        """Ranks that a sequence needs to fit, of the degrees that can be. Raises PlanError where no tokens fit at all, or the
+        sequence on no such number of ranks."""
         if self.capacity_tokens <= 0:
             raise PlanError(
                 f"parameters and their state take {self.state_bytes:,.0f} bytes of {self.capacity_bytes:,.0f}",
@@ -114,4 +119,14 @@ class SequenceCosts:
                 next="divide the state (sharding zero3), or take more memory",
             )
         kept = 1 - offload * self.offload_bytes / self.token_bytes
-        return max(1, math.ceil(kept * length / self.capacity_tokens - 1e-9))
+        least = max(1, math.ceil(kept * length / self.capacity_tokens - 1e-9))
+        found = min(
+            (degree for degree in self.degrees if degree >= least), default=0 if self.degrees else least
+        )
+        if not found:
+            raise PlanError(
+                f"a sequence of {length:,} tokens needs {least} ranks, and groups have at most {max(self.degrees)}",
+                allowed=f"sequences up to {int(self.capacity_tokens * max(self.degrees)):,} tokens",
+                next="cut sequences shorter, or take context ring, which divides no heads",
+            )
+        return found

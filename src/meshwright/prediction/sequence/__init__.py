@@ -1,0 +1,1 @@
+"""What sequences of many lengths cost: formulas fitted to the prices of a plan."""
