@@ -46,6 +46,7 @@ class Pattern(NamedTuple):
     ``when``: only on rows that are (not) the first or last hop of their microbatch's path.
     ``layout``: how the value lies along axes (`ir.layout`), such as ``tp:split cp:partial``: of a write what the row makes,
     of a read what it needs; of ``groups`` also one for each, divided by ``|``. What is not named is not said.
+    ``microbatch``: of a microbatch so many behind the row's own: only what an exchange is paired by (`Effect.moves`) has one.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Pattern(NamedTuple):
     when: str = "always"
     layout: str = ""
     steps: int = 1
+    microbatch: int = 0
 
     def __repr__(self) -> str:
         return said_text(self)
@@ -70,7 +72,7 @@ class Pattern(NamedTuple):
 # Fields that a row of a table got later: left out of texts and hashes where they say nothing, so that those of programs
 # which do not use them stay what they were.
 LATER = {
-    "Pattern": ("layout", "steps"), "Duty": ("stages",), "ValueBytes": ("by_part",),
+    "Pattern": ("layout", "steps", "microbatch"), "Duty": ("stages",), "ValueBytes": ("by_part",),
     "ParameterGroup": ("partial", "scattered"),
 }  # fmt: skip
 

@@ -150,8 +150,19 @@ def pattern_tables(program: Program, space: ValueSpace) -> tuple[Ints, Ints, Int
         write_ptr.append(len(patterns))
         patterns.extend(effect.writes)
         read_ptr.append(len(patterns))
+    _check_microbatches(program)
     fields = np.array([pattern_fields(program, space, p) for p in patterns], dtype=np.int64).reshape(-1, 10)
     return np.array(read_ptr), np.array(write_ptr), fields.reshape(-1), patterns
+
+
+def _check_microbatches(program: Program) -> None:
+    """Raise ProgramError for an effect that reads or writes what is another microbatch's."""
+    for effect in program.tables.effects:
+        if any(p.microbatch for p in (*effect.reads, *effect.writes)):
+            raise ProgramError(
+                f"{effect.name} reads or writes a value of another microbatch than its own",
+                allowed="such a value as what an exchange moves (Effect.moves)",
+            )
 
 
 def pattern_fields(program: Program, space: ValueSpace, p: Pattern) -> tuple[int, ...]:
@@ -171,7 +182,8 @@ def pattern_fields(program: Program, space: ValueSpace, p: Pattern) -> tuple[int
         (1 if table.microbatch else 0)
         + (2 if table.carried else 0)
         + (4 if table.accumulates else 0)
-        + (8 if p.part == "until" else 0),
+        + (8 if p.part == "until" else 0)
+        + 16 * p.microbatch,
         int(space.parts[kind]),
     )
 
@@ -239,13 +251,15 @@ def value_codes(
         steps, part = fields[10 * p + 4], fields[10 * p + 5]
         if steps != 0:
             part += parts[i] // steps if steps > 0 else -parts[i] * steps
-        microbatch = microbatches[i] if fields[10 * p + 8] & 1 else 0
+        # rounded down, also below zero, where it is of a microbatch before the row's own
+        microbatch = microbatches[i] + fields[10 * p + 8] // 16 if fields[10 * p + 8] & 1 else 0
         scale = num_microbatches if fields[10 * p + 8] & 1 else 1
         if (
             index < 0
             or index >= fields[10 * p + 1]
             or part < 0
             or part >= fields[10 * p + 9]
+            or microbatch < 0
             or microbatch >= scale
         ):
             return i + 1
@@ -301,7 +315,7 @@ def codes_of(
         chosen: tuple[int, ...] = own if p.index == "groups" else own[place : place + 1]
         chosen = {"hop": (hop + p.offset,), "stage": (stage + p.offset,), "none": (0,)}.get(p.index, chosen)
         kind = t.index_of_kind(p.kind)
-        row_microbatch = microbatch if t.value_kinds[kind].microbatch else 0
+        row_microbatch = microbatch + p.microbatch if t.value_kinds[kind].microbatch else 0
         last_part = _part_of(p, part)
         for index in chosen:
             first = space.base[kind] + (index * space.microbatches[kind] + row_microbatch) * space.parts[kind]

@@ -13,7 +13,13 @@ from meshwright.lowering.memory.offload import OptimizerOnHost
 from meshwright.lowering.memory.recompute import recomputed
 from meshwright.lowering.order import by_hop, program_of_orders, with_works
 from meshwright.lowering.pipeline import Implied, Lowering, PlanPass, named_passes, ordered
-from meshwright.lowering.segment.segmented import is_segmented, segmented, works_of_segments
+from meshwright.lowering.segment.segmented import (
+    is_segmented,
+    segmented,
+    works_of_groups,
+    works_of_segments,
+)
+from meshwright.lowering.sequence.group_rows import computes_of_groups
 from meshwright.lowering.sharding.adapted import check_adapted
 from meshwright.lowering.sharding.canonical import CANONICAL, CanonicalOrder
 from meshwright.lowering.sharding.gather import Unsharding, gathered
@@ -127,12 +133,17 @@ def lower(
         PlanError: the plan asks for what lowering does not do yet; the message says what.
         ScheduleError: the schedule returned something that is no order of the plan's stages and microbatches.
     """
-    pipeline = pipeline_of(plan)
     if plan.model.is_adapted:
         check_adapted(plan, schedule.num_copies)
     counts = tuple(pieces) if pieces is not None else (1,) * plan.num_stages
     stages = piece_layers(plan.stages(), counts)
-    lowering = Lowering(plan, schedule, counts, stages, held_groups(plan, stages), step, in_segments)
+    return lowered(Lowering(plan, schedule, counts, stages, held_groups(plan, stages), step, in_segments))
+
+
+def lowered(lowering: Lowering) -> Program:
+    """The program of these facts. Raises PlanError and ScheduleError as `lower`."""
+    plan, stages = lowering.plan, lowering.stages
+    pipeline = pipeline_of(plan)
     program = _computes(lowering)
     for one in pipeline:
         made = one.made(lowering)
@@ -144,7 +155,8 @@ def lower(
         found = works(plan, stages, num_stepped_parameters(program, lowering.held))
     for one in pipeline:
         found |= getattr(one, "works", lambda *_: {})(lowering, program)
-    return with_works(program, found, of_parts)
+    program = with_works(program, found, of_parts)
+    return program if lowering.groups is None else works_of_groups(lowering, program, lowering.groups)
 
 
 def pipeline_of(plan: Plan) -> list[PlanPass]:
@@ -160,6 +172,10 @@ def pipeline_of(plan: Plan) -> list[PlanPass]:
 def _computes(lowering: Lowering) -> Program:
     """The schedule's computes on the stages of the program, with the sizes of what they touch."""
     plan = lowering.plan
+    if lowering.groups is not None:
+        axes = [axis for axis in collapsed_axes(plan) if axis.size > 1]
+        program = computes_of_groups(lowering.groups, [each.group for each in lowering.held], axes)
+        return program.with_tables(value_bytes=value_bytes(lowering))
     orders = lowering.schedule.orders(plan.pp, plan.num_microbatches, plan.num_chunks)
     if has_vocabulary_passes(plan):
         orders = vocabulary_orders(plan, orders)

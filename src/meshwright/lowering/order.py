@@ -31,8 +31,9 @@ def program_of_orders(
     collapsed: Sequence[Axis] = (),
     skips_stages: bool = False,
     pieces: Sequence[int] = (),
+    axis: str = FIRST_AXIS,
 ) -> Program:
-    """A program of computes on the axis ``pp`` (one list a device) and any collapsed axes behind it.
+    """A program of computes on the axis ``pp``, or `axis` (one list a device), and any collapsed axes behind it.
 
     Where a stage stands is read from the lists: a placement is data, never a property of a schedule. Microbatches may take
     different ways: a stage that stands on several devices is held by each of them, and each microbatch passes one.
@@ -67,7 +68,7 @@ def program_of_orders(
     columns = Columns.of(
         len(stages), effect=placed.name, stage=stages, hop=hops, microbatch=placed.microbatch
     )
-    return Program((Axis(FIRST_AXIS, len(orders)), *collapsed), tables, columns, placed.offsets)
+    return Program((Axis(axis, len(orders)), *collapsed), tables, columns, placed.offsets)
 
 
 class _Placed(NamedTuple):
@@ -283,6 +284,28 @@ def with_works(
     c = program.columns
     chosen = place[c.effect, c.stage, np.minimum(c.part, num_parts - 1)] if len(program) else c.work
     return program.with_tables(works=tuple(table)).with_columns(work=chosen)
+
+
+def with_works_of_kinds(
+    program: Program, kinds: Sequence[int], works: Mapping[tuple[str, int, int], Work]
+) -> Program:
+    """The program with works that differ by the kind of a microbatch (`kinds`: of every one), by (name, stage, kind); rows of
+    names that are not given keep theirs."""
+    table = {work: number for number, work in enumerate(program.tables.works)}
+    known: dict[int, int] = {}  # by identity, as in `with_works`
+    names = {
+        name: number for number, name in enumerate(dict.fromkeys(e.name for e in program.tables.effects))
+    }
+    place = np.full((len(names), program.tables.num_stages, max(kinds) + 1), -1, dtype=np.int32)
+    for (name, stage, kind), work in works.items():
+        if name in names:
+            if id(work) not in known:
+                known[id(work)] = table.setdefault(work, len(table))
+            place[names[name], stage, kind] = known[id(work)]
+    c = program.columns
+    named = np.array([names[effect.name] for effect in program.tables.effects])[c.effect]
+    chosen = place[named, c.stage, np.array(kinds)[c.microbatch]]
+    return program.with_tables(works=tuple(table)).with_columns(work=np.where(chosen < 0, c.work, chosen))
 
 
 def with_shares(program: Program, num_chunks: int) -> Program:

@@ -14,6 +14,7 @@ from meshwright.specs.error import PlanError
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.option import with_options
 from meshwright.specs.plan.plan import PassOption, Plan
+from meshwright.specs.sequence.sequence_group import GroupedBatch
 from meshwright.specs.slot import resolve
 from meshwright.stage.group.parameter_group import HeldGroup
 
@@ -26,7 +27,8 @@ class Lowering:
     """Facts of one lowering, found once: the plan, its schedule, stages and groups of the program.
 
     ``counts``: stages of the program for each stage of the pipeline. ``has_step``: is there a step behind the computes?
-    ``in_segments``: what is sent inside a stage is rows; else it is priced in its computes.
+    ``in_segments``: what is sent inside a stage is rows; else it is priced in its computes. ``groups``: which ranks share
+    which sequences, where this differs from sequence to sequence; the plan is then that of one rank alone.
     """
 
     plan: Plan
@@ -36,6 +38,7 @@ class Lowering:
     held: tuple[HeldGroup, ...]
     has_step: bool = True
     in_segments: bool = False
+    groups: GroupedBatch | None = None
 
 
 class PlanPass(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from meshwright.ir.core_vocabulary import (
@@ -62,6 +62,10 @@ class ChainRows:
     chain: Chain
     trains: tuple[bool, ...]
     num_parts: int = 1
+
+    def with_steps(self, num_steps: int) -> ChainRows:
+        """The same with relays of so many steps."""
+        return replace(self, chain=self.chain.with_steps(num_steps))
 
     def of(self, effect: Effect) -> tuple[ChainRow, ...]:
         """What a compute of the stage becomes, in order."""

@@ -42,10 +42,12 @@ class Refine:
     """Replace every compute of a stage by the rows of its chain. It stands behind the schedule and what replaces whole
     computes (split backward, recompute), and before what moves between devices or at the end of the step.
 
-    ``stages``: each in segments.
+    ``stages``: each in segments. ``steps``: of every microbatch the steps of its relays, where it is not as many devices that
+    share each (groups of ranks); empty: as the chains say.
     """
 
     stages: tuple[StageRows, ...]
+    steps: tuple[int, ...] = ()
     name = "refine"
 
     def __call__(self, program: Program) -> Program:
@@ -56,7 +58,8 @@ class Refine:
         first = np.array([0, *accumulate(each.num_segments for each in self.stages)])
         program = self._with_tables(program.with_vocabulary(self._vocabulary()), first)
         program, table = self._templates(program, t.effects, c)
-        place = table.place[c.effect, c.stage]
+        steps = np.array(self.steps or (0,) * len(t.microbatches))
+        place = table.place[c.effect, c.stage, np.unique(steps, return_inverse=True)[1][c.microbatch]]
         counts = table.length[place]
         rows = np.repeat(np.arange(len(c)), counts)
         chosen = np.repeat(table.first[place] - np.cumsum(counts) + counts, counts) + np.arange(len(rows))
@@ -84,16 +87,19 @@ class Refine:
         self, program: Program, effects: Sequence[Effect], columns: Columns
     ) -> tuple[Program, _Templates]:
         """The rows of every compute of every stage, those of stages that are alike once."""
-        known: dict[tuple[int, ChainRows], int] = {}
-        place = np.full((len(effects), len(self.stages)), -1, dtype=np.int64)
+        known: dict[tuple[int, int, ChainRows], int] = {}
+        kinds = sorted({*self.steps}) or [0]
+        place = np.full((len(effects), len(self.stages), len(kinds)), -1, dtype=np.int64)
         rows, chains = list[tuple[ChainRow, ...]](), list[Chain]()
         for e, stage in sorted({*zip(columns.effect.tolist(), columns.stage.tolist(), strict=True)}):
-            key = (e, self.stages[stage].rows)
-            if key not in known:
-                known[key] = len(rows)
-                rows.append(key[1].of(effects[e]))
-                chains.append(key[1].chain)
-            place[e, stage] = known[key]
+            for kind, steps in enumerate(kinds):
+                key = (e, steps, self.stages[stage].rows)
+                if key not in known:
+                    known[key] = len(rows)
+                    own = key[2].with_steps(steps) if steps else key[2]
+                    rows.append(own.of(effects[e]))
+                    chains.append(own.chain)
+                place[e, stage, kind] = known[key]
         flat = [row for each in rows for row in each]
         program, effect = with_effects(program, *(row.effect for row in flat))
         exchanges = tuple(dict.fromkeys(row.exchange for row in flat if row.exchange is not None))
@@ -165,7 +171,7 @@ class Refine:
 
 
 class _Templates(NamedTuple):
-    """The rows of all computes one behind the other; ``place`` [effect, stage] is a compute's place among ``first`` and
+    """The rows of all computes one behind the other; ``place`` [effect, stage, steps] is a place among ``first`` and
     ``length``, which say where in them its rows are, ``lead`` (so many rows fetch something again in front of its computes)
     and ``late`` (which row is the last compute that reads such a thing, -1: none)."""
 

@@ -91,10 +91,14 @@ class RelayRows(NamedTuple):
                 step,
                 Effect(Kind.COMPUTE, ATTEND_BACKWARD, reads, (_next(SUM, own), _here(LEAVING, travelling))),
             )
+            if self.relay.num_steps == 1:  # it has not left
+                continue
             leaving = _here(LEAVING, travelling)
             yield from self._hop(step, (SEND_GRADIENT, RECEIVE_GRADIENT), leaving, _here(LEAVING), ARRIVED)
         rest = done.reads[2:]
         home = self._behind(ARRIVED, dual(self.block.layout))
+        if self.relay.num_steps == 1:
+            home = Pattern(LEAVING, layout=dual(self.block.layout))
         yield ChainRow(self.number, done._replace(reads=(SAVED, self._behind(SUM, own), home, *rest)))
 
     def _computed(self, step: int, effect: Effect) -> ChainRow:

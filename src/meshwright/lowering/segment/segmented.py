@@ -7,18 +7,29 @@ from collections.abc import Iterator, Sequence
 from meshwright.ir.core_vocabulary import INPUT, OUTPUT_GRADIENT, PENDING, SAVED
 from meshwright.ir.program import Program
 from meshwright.ir.table import ValueBytes, Work
+from meshwright.lowering.order import with_works_of_kinds
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.lowering.segment.chain_rows import ChainRows
 from meshwright.lowering.segment.refine import Refine, StageRows
 from meshwright.lowering.segment.relay_rows import BLOCK, LEAVING, RELAY_KINDS
+from meshwright.lowering.sequence.group_rows import GroupHops
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
 from meshwright.specs.plan.sequence_part import RINGS
+from meshwright.specs.sequence.packed_part import PackedPart
+from meshwright.specs.sequence.sequence_group import GroupedBatch
 from meshwright.stage.chain.attention_work import FIRST, RELAY_STEPS
 from meshwright.stage.chain.chain import AGAIN, GRADIENT, Chain
 from meshwright.stage.chain.decoder import decoder_chain
-from meshwright.stage.chain.degrees import InnerDegrees, StageEnds, recomputed_in_segments, stage_ends
+from meshwright.stage.chain.degrees import (
+    InnerDegrees,
+    StageEnds,
+    of_groups,
+    recomputed_in_segments,
+    stage_ends,
+)
+from meshwright.stage.chain.packed_work import packed_works
 from meshwright.stage.chain.parameters import (
     TABLE,
     is_of_experts,
@@ -47,10 +58,16 @@ def inner_degrees(plan: Plan) -> InnerDegrees:
     )  # fmt: skip
 
 
+def degrees_of(lowering: Lowering) -> InnerDegrees:
+    """How many devices share a microbatch inside a stage of the program; of groups of ranks as many as in the largest."""
+    found = inner_degrees(lowering.plan)
+    return found if lowering.groups is None else of_groups(found, lowering.groups.most_degree)
+
+
 def is_segmented(lowering: Lowering) -> bool:
     """Does the plan exchange anything inside a stage that is to be rows, or recompute a part of it? Parts of microbatches run
     beside each other as rows only. Edges beside the path are of whole stages, whose exchanges stay within their computes."""
-    degrees = inner_degrees(lowering.plan)
+    degrees = degrees_of(lowering)
     is_asked = lowering.in_segments and not lowering.plan.connects_stages
     return (is_asked or degrees.num_parts > 1) and degrees.has_segments
 
@@ -85,9 +102,15 @@ def segmented(lowering: Lowering) -> Pass:
             next="predict it by composed prices, on GPUs",
         )
 
+    groups = lowering.groups
+
     def refine(program: Program) -> Program:
         stages = stage_rows(lowering, program)
-        made = Refine(stages)(program)
+        if groups is None:
+            made = Refine(stages)(program)
+        else:
+            steps = tuple(each.part.degree for each in groups.microbatches)
+            made = GroupHops(groups)(Refine(stages, steps)(program))
         return made.with_tables(value_bytes=tuple(_value_bytes(lowering, stages, program)))
 
     return refine
@@ -101,7 +124,7 @@ def works_of_segments(lowering: Lowering, program: Program) -> tuple[OfSegments,
     is_in_parts = plan.has_parts or (plan.cp > 1 and plan.context in RINGS)
     first = 0
     for layers in lowering.stages:
-        chain = decoder_chain(plan.model, layers, inner_degrees(plan))
+        chain = decoder_chain(plan.model, layers, degrees_of(lowering))
         for part in range(len(plan.parts)):
             works = list(segment_works(plan, chain, share, part))
             if part == 0:
@@ -112,6 +135,21 @@ def works_of_segments(lowering: Lowering, program: Program) -> tuple[OfSegments,
             found["STEP", number] = step_work(plan, stepped[number], share)
         first += len(chain.segments)
     return found, of_parts
+
+
+def works_of_groups(lowering: Lowering, program: Program, groups: GroupedBatch) -> Program:
+    """With the works of every microbatch's own sequences; those of one group are the same on all of its ranks."""
+    plan, numbers = lowering.plan, dict[PackedPart, int]()
+    kinds = [numbers.setdefault(each.part.of_rank(0), len(numbers)) for each in groups.microbatches]
+    (layers,) = lowering.stages
+    chain = decoder_chain(plan.model, layers, degrees_of(lowering))
+    found = {
+        (name, number, kind): work
+        for part, kind in numbers.items()
+        for number, own in enumerate(packed_works(plan, chain.with_steps(part.degree), part))
+        for name, work in own.items()
+    }
+    return with_works_of_kinds(program, kinds, found)
 
 
 def _works_of_part(
@@ -150,7 +188,7 @@ def _value_bytes(lowering: Lowering, stages: Sequence[StageRows], program: Progr
         else:
             yield own
     known = {name for stage in stages for name in stage.rows.kinds}
-    for name, size in between_bytes(plan, inner_degrees(plan)).items():
+    for name, size in between_bytes(plan, degrees_of(lowering)).items():
         of_parts = () if name in COUNTED else _of_steps(name, shares, plan.cp)
         for kind in (name, name + GRADIENT, name + AGAIN):
             if kind in known:
@@ -179,7 +217,7 @@ def _spread(by_stage: Sequence[float], stages: Sequence[StageRows]) -> Iterator[
 
 def stage_rows(lowering: Lowering, program: Program) -> tuple[StageRows, ...]:
     """Every stage of the program in segments."""
-    degrees, t = inner_degrees(lowering.plan), program.tables
+    degrees, t = degrees_of(lowering), program.tables
     names = [group.name for group in t.groups]
     return tuple(
         _stage_rows(lowering.plan, layers, degrees, ends, [names[g] for g in own])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.ir.axis import FIRST_AXIS, owns
+from meshwright.ir.axis import owns
 from meshwright.ir.core_vocabulary import NORM, PARTIAL_SUM, REDUCE_NORM, WHOLE_SUM
 from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, ValueBytes
@@ -242,7 +242,7 @@ def _with_reduction(program: Program, axes: tuple[str, ...]) -> Program:
     """One REDUCE_NORM on every list, before its first STEP."""
     program, (effect,) = with_effects(program, REDUCE_NORM)
     t = program.tables
-    along = (FIRST_AXIS, *axes) if program.axes[0].size > 1 else axes
+    along = (program.axes[0].name, *axes) if program.axes[0].size > 1 else axes
     exchange = Exchange(along, algorithm="ring")
     exchanges = (*t.exchanges, exchange) if exchange not in t.exchanges else t.exchanges
     streams = (*t.streams, STREAM)

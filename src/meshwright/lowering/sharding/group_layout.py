@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.ir.axis import FIRST_AXIS
 from meshwright.ir.core_vocabulary import (
     GATHERED_PARAMETER,
     GLOBAL_NORM,
@@ -83,7 +82,8 @@ class _Layouts:
             for g, axes in enumerate(copies)
         ]
         self.partial = [sum_axes(source, g) for g in range(len(held))]
-        self.pipeline = (FIRST_AXIS,) if sizes[FIRST_AXIS] > 1 else ()
+        first = source.axes[0]
+        self.pipeline = (first.name,) if first.size > 1 else ()
         self.norm = tuple(a for a in _norm_axes(source) if sizes[a] > 1)
         said = zip(
             self.values, self.stepped, self.shards, self.gradient, self.reduced, self.partial, strict=True
@@ -162,7 +162,7 @@ class _Layouts:
 def _copies(program: Program, group: int) -> tuple[str, ...]:
     """Axes along which a group's gradients are summed: of a tied table, or a stage on several devices, the first, too."""
     axes, devices = reduction_axes(program, group)
-    return (FIRST_AXIS, *axes) if len(devices) > 1 else axes
+    return (program.axes[0].name, *axes) if len(devices) > 1 else axes
 
 
 def _role(effect: Effect, is_write: bool) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.ir.axis import FIRST_AXIS, owns
+from meshwright.ir.axis import owns
 from meshwright.ir.core_vocabulary import REDUCE_GRAD, STEP, STEP_REDUCED, SUM_GRAD
 from meshwright.ir.judge.operation_check import reduction_axes
 from meshwright.ir.program import Columns, Program
@@ -93,7 +93,7 @@ class ReduceGradients:
             # a tied table, or a stage on several devices: those that share the state are not all of its copies
             algorithm = TWO_LEVEL_SUM
         if len(devices) > 1:
-            return Exchange((FIRST_AXIS, *axes), devices, size=size, algorithm=algorithm)
+            return Exchange((program.axes[0].name, *axes), devices, size=size, algorithm=algorithm)
         return Exchange(axes, size=size, algorithm=algorithm) if axes else None
 
 

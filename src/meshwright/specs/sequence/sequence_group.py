@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from meshwright.specs.error import PlanError
+from meshwright.specs.sequence.packed_part import PackedPart, parts_of_ranks
 from meshwright.specs.sequence.sequence_costs import SequenceCosts
 
 
@@ -30,6 +31,19 @@ class SequenceGroup(NamedTuple):
     def degree(self) -> int:
         """How many ranks share each of its sequences."""
         return len(self.ranks)
+
+
+class GroupMicrobatch(NamedTuple):
+    """What one rank has of one group: `group` by its number among the batch's, -1 where a rank is in none and has a token of
+    padding instead; its `rank`; and which tokens of which sequences these are."""
+
+    group: int
+    rank: int
+    sequences: tuple[int, ...]
+    part: PackedPart
+
+
+IDLE = PackedPart((1,))  # of a rank without a sequence
 
 
 @dataclass(frozen=True)
@@ -77,6 +91,29 @@ class GroupedBatch:
                 f"the group of the ranks {list(group.ranks)} offloads {group.offload:g} of what it keeps",
                 allowed="a share from 0 to 1",
             )
+
+    @cached_property
+    def microbatches(self) -> tuple[GroupMicrobatch, ...]:
+        """What every rank has of every group: those of a group follow each other as its ranks do, groups as they stand here.
+        Behind them one for every rank that is in no group: it holds the same parameters, and adds nothing to their sums."""
+        found = [
+            GroupMicrobatch(number, rank, group.sequences, part)
+            for number, group in enumerate(self.groups)
+            for rank, part in zip(
+                group.ranks, parts_of_ranks(self.group_lengths(group), group.degree), strict=True
+            )
+        ]
+        idle = (rank for rank, own in enumerate(self.of_rank) if not own)
+        return (*found, *(GroupMicrobatch(-1, rank, (), IDLE) for rank in idle))
+
+    def weight(self, microbatch: GroupMicrobatch) -> float:
+        """What a microbatch weighs in the mean over all tokens of the step: its share of them."""
+        return microbatch.part.num_real_tokens / self.num_tokens if microbatch.sequences else 0.0
+
+    @property
+    def most_degree(self) -> int:
+        """Ranks of the largest group."""
+        return max(group.degree for group in self.groups)
 
     @property
     def num_tokens(self) -> int:

@@ -143,6 +143,10 @@ class Segment(NamedTuple):
     read_layouts: tuple[str, ...] = ()
     write_layouts: tuple[str, ...] = ()
 
+    def with_steps(self, num_steps: int) -> Segment:
+        """It, where it is a relay with so many steps."""
+        return self if self.relay is None else self._replace(relay=self.relay._replace(num_steps=num_steps))
+
     @property
     def earlier(self) -> frozenset[str]:
         """Of what it reads, what it has of all token parts before its own, too."""
@@ -178,6 +182,12 @@ class Chain:
             return frozenset(n for n, own in enumerate(names) if own & some)
 
         return replace(self, recomputed=having(steps), products=having(products))
+
+    def with_steps(self, num_steps: int) -> Chain:
+        """The chain whose relays have so many steps: among so many devices an operand travels."""
+        if all(each.relay is None for each in self.segments):
+            return self
+        return replace(self, segments=tuple(each.with_steps(num_steps) for each in self.segments))
 
     @cached_property
     def remade(self) -> Mapping[int, Value]:

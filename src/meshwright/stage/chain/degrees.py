@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from meshwright.ir.layout import COPIED
@@ -68,6 +68,12 @@ class InnerDegrees:
     def divides_hidden(self) -> bool:
         """Do the devices of a tensor-parallel group all have the same stream, of which each may send a part?"""
         return self.tp > 1 and not self.sequence_parallel
+
+
+def of_groups(degrees: InnerDegrees, most_degree: int) -> InnerDegrees:
+    """Of ranks in groups of different sizes, the largest of so many: keys and values travel in all of them, around a ring of
+    as many steps as a group has ranks; where one rank is alone its ring has one step, and nothing is sent."""
+    return replace(degrees, cp=max(2, most_degree), context="ring")
 
 
 def recomputed_in_segments(plan: Plan) -> Recompute:

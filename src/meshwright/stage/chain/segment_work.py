@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,7 +12,6 @@ from meshwright.specs.model.block import BlockSpec
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.sequence_part import RINGS
 from meshwright.specs.plan.token_part import TokenPart
 from meshwright.stage.chain.attention_work import attention_bytes, relay_works
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
@@ -33,6 +32,8 @@ PARTS = {
     "output_of_parts": "attention_output", "qkv": "heads", "causal_attention": "attention_core",
     "chunk_attention": "attention_core",
 }  # fmt: skip
+ATTENDS = "attention_core"
+Shapes = tuple[MicrobatchShape, tuple[MicrobatchShape, ...]]  # of tokens, and of what attention is to
 WIDE_BYTES = 4  # of a number of the loss, in float32
 LOSS_NUMBERS = {"largest": 1, "maximum": 1, "terms": 2, "sums": 2}  # a token
 
@@ -48,9 +49,22 @@ def segment_works(plan: Plan, chain: Chain, share: float, part: int = 0) -> Iter
         sequence_length=own_part.num_tokens // plan.model.num_halves,
         num_earlier=own_part.num_earlier,
     )
-    dims = (own_part.num_samples, own_part.num_tokens)
+    yield from works_of_shape(plan, chain, share, shape, (own_part.num_samples, own_part.num_tokens))
+
+
+def works_of_shape(
+    plan: Plan,
+    chain: Chain,
+    share: float,
+    shape: MicrobatchShape,
+    dims: tuple[int, int],
+    attended: Sequence[MicrobatchShape] = (),
+) -> Iterator[dict[str, Work]]:
+    """The work of every pass of every segment of a microbatch of a shape, of so many samples and tokens (`dims`).
+    `attended`: shapes of what attention is to, where it is of several (packed sequences); empty: of the microbatch."""
     dtype = "float8" if plan.float8 else plan.dtype
-    found = [{name: _operators(plan, shape, segment, name) for name in PASSES} for segment in chain.segments]
+    shapes = (shape, tuple(attended) or (shape,))
+    found = list(_passes(plan, shapes, chain))
     whole = {name: sum(total_flops(each[name]) for each in found) or 1.0 for name in PASSES}
     for segment, each in zip(chain.segments, found, strict=True):
         works = {
@@ -68,9 +82,28 @@ def share_of_part(plan: Plan, part: TokenPart) -> float:
     return part.num_samples * part.num_tokens / plan.tokens_per_microbatch
 
 
-def _operators(plan: Plan, shape: MicrobatchShape, segment: Segment, name: str) -> tuple[Operator, ...]:
+def _passes(plan: Plan, shapes: Shapes, chain: Chain) -> Iterator[dict[str, tuple[Operator, ...]]]:
+    """Operators of every pass of every segment; those of segments that are alike are looked up."""
+    known: dict[tuple[object, ...], dict[str, tuple[Operator, ...]]] = {}
+    kinds = {block: plan.model.block_kind(block) for block in range(plan.model.num_layers)}
+    for segment in chain.segments:
+        key = tuple(
+            (step.name, kinds.get(step.block), step.of[0], kinds.get(step.of[1])) for step in segment.steps
+        )
+        if key not in known:
+            known[key] = {name: _operators(plan, shapes, segment, name) for name in PASSES}
+        yield known[key]
+
+
+def _operators(plan: Plan, shapes: Shapes, segment: Segment, name: str) -> tuple[Operator, ...]:
     steps = segment.steps if name in ("F", "R") else tuple(reversed(segment.steps))
-    return merged([operator for step in steps for operator in step_operators(plan, shape, step, name)])
+    of_tokens, attended = shapes
+    return merged(
+        operator
+        for step in steps
+        for shape in (attended if PARTS.get(step.name, step.name) == ATTENDS else (of_tokens,))
+        for operator in step_operators(plan, shape, step, name)
+    )
 
 
 def step_operators(plan: Plan, shape: MicrobatchShape, step: ChainStep, name: str) -> tuple[Operator, ...]:
@@ -175,9 +208,9 @@ def kept_bytes(plan: Plan, layers: StageLayers, chain: Chain) -> tuple[float, ..
     """Bytes that every segment keeps from F, or where it is recomputed from R, to its backward on one device, per token of
     the whole microbatch. What is fetched again is none of it: what it is fetched from is a value that lives as long."""
     plan = replace(plan, recompute="none") if plan.recompute in ("selective", "selective_op") else plan
-    kept = list(
-        _kept(plan, layers, is_split=any(step.name in CORES for s in chain.segments for step in s.steps))
-    )
+    is_split = any(step.name in CORES for s in chain.segments for step in s.steps)
+    has_relay = any(segment.relay is not None for segment in chain.segments)
+    kept = list(_kept(plan, layers, is_split=is_split, has_relay=has_relay))
     factor = kept_bytes_per_token(plan, layers) / (sum(each.num_bytes for each in kept) or 1.0)
     again = _fetching(chain)
     named = {step.name for segment in chain.segments for step in segment.steps}
@@ -219,11 +252,11 @@ class _Kept(NamedTuple):
     is_of_experts: bool = False
 
 
-def _kept(plan: Plan, layers: StageLayers, *, is_split: bool) -> Iterator[_Kept]:
-    """`is_split`: attention is several steps."""
+def _kept(plan: Plan, layers: StageLayers, *, is_split: bool, has_relay: bool) -> Iterator[_Kept]:
+    """`is_split`: attention is several steps; `has_relay`: one of them is a ring's."""
     context = saving_context(plan)._replace(recompute="none")
     # gathered ones are of all devices; those that travel again are a value between segments
-    travels = plan.cp > 1 and plan.context in RINGS
+    travels = has_relay
     times_of_keys = 0 if travels else plan.cp if plan.context == "all_gather" else 1
     for block in range(layers.first_block, layers.first_block + layers.num_blocks):
         for tensor in context_saved(plan.model, context, block, plan.workload.sequence_length):

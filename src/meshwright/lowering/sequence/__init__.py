@@ -1,0 +1,1 @@
+"""Programs of steps whose sequences are in groups of ranks."""

@@ -1,0 +1,56 @@
+"""The plan of what one rank does with one microbatch of its groups: what may stand beside groups, and what is left."""
+
+from __future__ import annotations
+
+from meshwright.lowering.sharding.canonical import CANONICAL
+from meshwright.specs.error import PlanError
+from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
+from meshwright.specs.plan.workload import Workload
+from meshwright.specs.sequence.sequence_group import GroupedBatch
+
+CONTEXT_OF_GROUPS = "ring"  # keys and values travel around each group
+OFFLOAD = "offload_optimizer"
+
+
+def plan_of_rank(plan: Plan, groups: GroupedBatch) -> Plan:
+    """The plan of one rank alone: groups stand in the place of its dp and cp. Its workload is one microbatch as long as the
+    longest.
+
+    Raises PlanError where the groups are of another number of ranks, or the plan has what they do not go with yet.
+    """
+    check_groups(plan, groups)
+    most = max(each.part.num_tokens for each in groups.microbatches)
+    return plan.changed(
+        dp=1, cp=1, num_devices=plan.tp, device_order=(), mesh_order=Plan.mesh_order, workload=Workload(1, most),
+        microbatch_size=1, schedule="1f1b", placement="", context=CONTEXT_OF_GROUPS,
+    )  # fmt: skip
+
+
+def check_groups(plan: Plan, groups: GroupedBatch) -> None:
+    """Raise PlanError where a plan does not go with the groups."""
+    if plan.dp * plan.cp != groups.num_ranks:
+        raise PlanError(
+            f"groups of {groups.num_ranks} ranks, and dp({plan.dp}) x cp({plan.cp}) = {plan.dp * plan.cp}",
+            allowed="as many ranks as the plan's dp x cp",
+        )
+    beside = {
+        f"pp = {plan.pp}": plan.num_stages > 1,
+        f"ep = {plan.ep}": plan.ep > 1,
+        f"context = {plan.context}": plan.context != CONTEXT_OF_GROUPS and groups.most_degree > 1,
+        f"sharding = {plan.sharding}": plan.sharding != "none",
+        f"token_parts = {plan.token_parts}": plan.has_parts,
+        f"attention = {plan.attention}": plan.attention != "flash",
+        f"vocabulary = {plan.vocabulary}": plan.vocabulary != "ends",
+        "an encoder": plan.model.num_encoder_layers > 0,
+        "frozen parameters": plan.model.is_adapted,
+        CANONICAL: plan.options_of(CANONICAL) is not None,
+        CONNECT_STAGES: plan.connects_stages,
+        OFFLOAD: plan.options_of(OFFLOAD) is not None,
+    }
+    for name in (name for name, is_there in beside.items() if is_there):
+        raise PlanError(
+            f"groups of ranks for sequences, and {name}",
+            allowed="pp 1, context ring with flash attention, tp, recompute, clipping; every rank holds a copy of the "
+            "parameters and of the optimizer's state",
+            next="leave it out, or train with one context-parallel degree for all sequences (cp)",
+        )

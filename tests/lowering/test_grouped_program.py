@@ -1,0 +1,119 @@
+"""The program of a step whose sequences are in groups of ranks: verified, simulated, and refused where it is damaged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from meshwright.costs.fixed_costs import FixedCosts
+from meshwright.ir.judge.verify import verify
+from meshwright.ir.program import Program
+from meshwright.ir.table import Kind
+from meshwright.ir.text import from_text, to_text
+from meshwright.lowering.grouped_program import grouped_program
+from meshwright.simulator.simulate import simulate_program
+from meshwright.specs.cluster.machine import HOSTS
+from meshwright.specs.error import MeshwrightError, PlanError
+from meshwright.specs.sequence.sequence_group import GroupedBatch, SequenceGroup
+from tests.grouped_case import CASES, MIXED, UNEVEN, WHOLE, drawn_batches, grouped_plan
+
+
+def program_of(groups: GroupedBatch, model: str = "llama", **choices: object) -> Program:
+    return grouped_program(grouped_plan(model, groups.num_ranks, **choices), groups)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_groups_of_any_sizes_are_verified_on_both_hosts_and_simulated(name: str) -> None:
+    for choices in (
+        {},
+        {"tp": 2},
+        {"recompute": "full"},
+        {"recompute": "selective"},
+        {"passes": "clip_gradients"},
+    ):
+        program = program_of(CASES[name], **choices)
+        for host in HOSTS:
+            verify(program, host)
+        text = to_text(program)
+        assert to_text(from_text(text)) == text
+    costs = FixedCosts.from_times(1.0, 1.0, 1.0)
+    trace = simulate_program(program_of(CASES[name]), costs, costs)
+    assert float(trace.end_s.max()) > 0
+
+
+def test_a_rank_has_a_microbatch_for_each_of_its_groups_and_they_weigh_as_their_tokens() -> None:
+    program = program_of(UNEVEN)
+    t, c = program.tables, program.columns
+    assert sum(each.weight for each in t.microbatches) == pytest.approx(1.0, abs=1e-12)
+    for number, (own, microbatch) in enumerate(zip(UNEVEN.microbatches, t.microbatches, strict=True)):
+        assert microbatch.tokens == own.part.num_tokens
+        assert {hop.device for hop in t.paths[microbatch.path]} == {own.rank}
+        lists = program.list_of_row[
+            (c.microbatch == number) & (program.kinds == Kind.COMPUTE) & (c.work >= 0)
+        ]
+        assert own.rank in lists
+
+
+def test_a_group_of_one_sends_nothing_and_others_send_the_closed_form() -> None:
+    """Of each layer: D - 1 hops forward, and backward as many again, and D of gradients."""
+    program = program_of(MIXED)
+    names = np.array([effect.name for effect in program.tables.effects])[program.columns.effect]
+    layers = 4
+    for number, own in enumerate(MIXED.microbatches):
+        is_own = program.columns.microbatch == number
+        degree = own.part.degree
+        assert (names[is_own] == "SEND_BLOCK").sum() == 2 * layers * (degree - 1)
+        assert (names[is_own] == "SEND_BLOCK_GRADIENT").sum() == layers * degree * (degree > 1)
+
+
+@pytest.mark.parametrize("name", ["ATTEND", "SEND_BLOCK", "RECEIVE_BLOCK_GRADIENT", "SEND_BLOCK_GRADIENT"])
+def test_a_row_that_is_left_out_is_refused(name: str) -> None:
+    program = program_of(WHOLE)
+    names = np.array([effect.name for effect in program.tables.effects])[program.columns.effect]
+    left_out = int(np.flatnonzero(names == name)[5])
+    kept = np.delete(np.arange(program.num_rows), left_out)
+    offsets = program.offsets - (program.offsets > left_out)
+    with pytest.raises(MeshwrightError):
+        verify(replace(program, columns=program.columns.take(kept), offsets=offsets))
+
+
+def test_a_list_with_its_groups_in_another_order_is_refused() -> None:
+    """Two groups of the same two ranks, of which one runs the second first."""
+    groups = GroupedBatch((8, 8), 2, (SequenceGroup((0, 1), (0,)), SequenceGroup((0, 1), (1,))))
+    program = program_of(groups)
+    own = np.arange(int(program.offsets[1]))
+    microbatch = program.columns.microbatch[own]
+    is_step = np.array([e.name in ("STEP", "REDUCE_GRAD") for e in program.tables.effects])[
+        program.columns.effect[own]
+    ]
+    turned = np.concatenate(
+        [own[(microbatch == 2) & ~is_step], own[(microbatch == 0) & ~is_step], own[is_step]]
+    )
+    order = np.concatenate([turned, np.arange(len(own), program.num_rows)])
+    with pytest.raises(MeshwrightError):
+        verify(program.reordered(order, program.offsets))
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [({"pp": 2, "dp": 2}, "dp"), ({"sharding": "zero1"}, "sharding"), ({"context": "ulysses"}, "context")],
+)
+def test_what_groups_do_not_go_with_is_refused_by_name(choices: dict[str, object], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        grouped_program(grouped_plan(num_ranks=4, **choices), WHOLE)
+
+
+@settings(max_examples=15, deadline=None)
+@given(drawn_batches())
+def test_drawn_groups_never_wait_in_a_circle(groups: GroupedBatch) -> None:
+    verify(program_of(groups, "gpt"))
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None)
+@given(drawn_batches(num_ranks=6, most=10))
+def test_a_thousand_drawn_batches_never_wait_in_a_circle(groups: GroupedBatch) -> None:
+    verify(program_of(groups, "gpt"))
