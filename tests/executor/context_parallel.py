@@ -15,7 +15,7 @@ from meshwright.executor.ops.attention.head_exchange import HeadExchange, by_tok
 from meshwright.executor.ops.attention.part_attention import AttentionState, PartAttention, query_and_block
 from meshwright.executor.ops.attention.rotary import Rotation
 from meshwright.executor.ops.attention.sliding_window import within_window
-from meshwright.specs.plan.sequence_part import SequencePart
+from meshwright.specs.sequence.sequence_part import SequencePart
 
 Attend = Callable[..., list[Tensor]]
 

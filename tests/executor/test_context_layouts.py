@@ -16,7 +16,7 @@ from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
 from meshwright.lowering.lower import lower
 from meshwright.specs.error import MeshwrightError
-from meshwright.specs.plan.sequence_part import CONTEXTS
+from meshwright.specs.sequence.context_parallel import CONTEXTS
 from meshwright.stage.piece import executed_pieces
 from tests.covering import always, covering, product, slow_cases
 from tests.planned_case import BATCH, MODELS, Planned, assert_equal_to_one_process, legal
@@ -87,7 +87,7 @@ LATENT = [
     planned("latent", cp=4, optimizer="sgd"),
     planned("latent", cp=4, context="ulysses", split_backward=True, optimizer="sgd"),
     planned("deepseek", clip=0.1, cp=2, tp=2, context="all_gather", sequence_parallel=True, sharding="zero1"),
-    planned("deepseek", cp=2, pp=2, context="ring_contiguous", recompute="full"),
+    planned("deepseek", cp=2, pp=2, context="ring", token_layout="contiguous", recompute="full"),
     planned("deepseek", cp=2, dp=2, ep=2, context="ulysses", sharding="zero3", recompute="selective"),
 ]
 QUICK = [
@@ -95,7 +95,7 @@ QUICK = [
     planned("gpt", cp=2, context="ring", recompute="full", sharding="zero1"),
     planned("tied", clip=0.1, cp=2, tp=2, sequence_parallel=True, split_backward=True),
     planned("qwen", cp=2, dp=2, sharding="zero3", context="all_gather", recompute="full"),
-    planned("llama", cp=2, pp=2, context="ring_contiguous", recompute="full"),
+    planned("llama", cp=2, pp=2, context="ring", token_layout="contiguous", recompute="full"),
     planned("gpt", clip=0.1, cp=4, sharding="zero2", split_backward=True),
     planned("tied", cp=2, context="ring", recompute="selective"),
 ]

@@ -43,9 +43,17 @@ MORE = [
     planned("gpt", pp=2, tp=2, schedule="interleaved_1f1b", microbatch_size=2, token_parts=2),
     planned("tied", pp=4, microbatch_size=2, token_parts=2),
     planned(tp=2, cp=2, sequence_parallel=True, context="ring", microbatch_size=4, token_parts=2),
-    planned(cp=2, context="ring_contiguous", microbatch_size=4, token_parts=4, split_backward=True),
     planned(
-        "gpt", cp=4, context="ring_contiguous", microbatch_size=4, token_parts="3:1", recompute="selective"
+        cp=2, context="ring", token_layout="contiguous", microbatch_size=4, token_parts=4, split_backward=True
+    ),
+    planned(
+        "gpt",
+        cp=4,
+        context="ring",
+        token_layout="contiguous",
+        microbatch_size=4,
+        token_parts="3:1",
+        recompute="selective",
     ),
     planned(cp=2, dp=2, context="ulysses", microbatch_size=4, token_parts="3:1", recompute="full"),
     planned(cp=2, pp=2, context="all_gather", microbatch_size=4, token_parts=2, recompute="selective"),
@@ -72,7 +80,7 @@ def covering_set() -> list[Planned]:
     factors = {
         "degrees": ((1, 1, 4, 1), (1, 2, 2, 1), (2, 1, 2, 1), (1, 2, 1, 2), (2, 1, 1, 2), (1, 1, 2, 2)),
         "cut": ((4, "3:1"), (2, 2), (4, "1:2:1")),
-        "context": ("ring", "ring_contiguous", "all_gather", "ulysses"),
+        "context": ("ring", "all_gather", "ulysses"),
         "schedule": ("1f1b", "zbv"),
         "sequence_parallel": (False, True),
         "sharding": ("none", "zero1", "zero3"),

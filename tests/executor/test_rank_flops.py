@@ -10,7 +10,7 @@ import pytest
 
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, SequencePart
+from meshwright.specs.sequence.context_parallel import ContextParallel
 from meshwright.stage.mesh import device_order
 from tests.executor.test_expert_layouts import rows_of_samples
 from tests.planned_case import BATCH, LLAMA, MIXTRAL_4, Planned
@@ -88,7 +88,7 @@ def test_a_rank_computes_its_part_of_every_product(choices: dict[str, Any], gloo
             pytest.param(each, marks=pytest.mark.slow)
             for each in (
                 {"cp": 4, "context": "ring"},
-                {"cp": 2, "context": "ring_contiguous"},
+                {"cp": 2, "context": "ring", "token_layout": "contiguous"},
                 {"cp": 2, "context": "all_gather"},
                 {"cp": 2, "tp": 2, "context": "ring"},
                 {"cp": 2, "tp": 2, "context": "all_gather", "sequence_parallel": True},
@@ -104,7 +104,9 @@ def test_a_rank_attends_to_what_its_tokens_see(choices: dict[str, Any], gloo_poo
     products = of_products(LLAMA, tp=tp, num_replicas=cp)
     pairs = []
     for number, rank in enumerate(found):
-        part = SequencePart(SEQUENCE, cp, number // tp, ARRANGEMENT_OF[choices["context"]])
+        part = ContextParallel(cp, choices["context"], choices.get("token_layout", "")).part(
+            SEQUENCE, number // tp
+        )
         pairs.append(sum(token + 1 for run in part.runs for token in run))
         attention = of_pairs(LLAMA, pairs[-1], tp)
         assert rank == {

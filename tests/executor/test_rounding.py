@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from meshwright.executor.job.pool import Pool
-from meshwright.specs.plan.sequence_part import CONTEXTS
+from meshwright.specs.sequence.context_parallel import CONTEXTS
 from tests.planned_case import BATCH, MODELS, Planned
 from tests.training_case import ADAMW, reference
 

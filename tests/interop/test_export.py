@@ -68,7 +68,8 @@ ANY: dict[str, tuple[Any, ...]] = {
     "formats": tuple((dtype, master, reduced) for dtype in ("bfloat16", "float16", "float32", "float64")
                      for master in ("", "float32", "bfloat16", "float64") for reduced in ("", "float32", "bfloat16")),
     "overlap": ((), ("reduce",), ("gather",), ("tp",), ("reduce", "gather"), ("reduce", "gather", "tp")),
-    "sequence_parallel": (True, False), "context": ("ring", "ring_contiguous", "all_gather"),
+    "sequence_parallel": (True, False), "context": ("ring", "all_gather"),
+    "token_layout": ("", "contiguous", "zigzag", "stripe"),
 }  # fmt: skip
 OTHERS: dict[str, tuple[Any, ...]] = {
     "vocabulary": ("ends", "one_barrier"), "split_backward": (False, True), "software": ("", "fused", "eager"),

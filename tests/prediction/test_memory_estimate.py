@@ -257,7 +257,7 @@ def test_buffers_of_context_parallelism_are_of_its_kind():
         return exchange_bytes(stage_works(plan, plan.stages())[0])
 
     ring = 4 * 2048 * tokens * 2  # keys and values with their gradients, of two ranks
-    assert held_bytes() == held_bytes(context="ring_contiguous") == ring
+    assert held_bytes() == held_bytes(token_layout="contiguous") == ring
     assert held_bytes(context="all_gather") == 2 * 4 * 2048 * tokens * 2  # and gradients of all four
     assert held_bytes(context="ulysses") == 2 * (4096 + 2048) * tokens * 2  # before and behind the exchange
 

@@ -6,9 +6,8 @@ from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
 from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
-from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, SequencePart, check_heads
 from meshwright.stage.chain.degrees import recomputed_in_segments
-from meshwright.stage.mesh import context_axes
+from meshwright.stage.mesh import has_experts_along_context
 
 EXECUTED_DTYPES = ("float32", "float64", "bfloat16")  # float16 would need its loss scaled
 
@@ -20,14 +19,16 @@ def check_plan(plan: Plan) -> None:
     missing += [
         f"{name}={getattr(plan, name)}" for name, value in defaults.items() if getattr(plan, name) != value
     ]
-    _check_context(plan)
+    plan.context_parallel.check(plan.model, plan.tp, plan.workload.sequence_length)
     lengths = {part.num_tokens // plan.cp for part in plan.parts}
     for num_tokens in sorted(each for each in lengths if plan.sequence_parallel and each % plan.tp):
         missing.append(f"tp={plan.tp} with {num_tokens} tokens of a sequence on a device")
     if plan.ep > 1 and plan.model.has_ladder_residual:
         missing.append(f"ep={plan.ep} with a ladder residual")
-    if context_axes(plan)[1:]:
+    if has_experts_along_context(plan):
         missing.append(f"etp={plan.etp} with ep={plan.ep} below cp={plan.cp} x tp={plan.tp}")
+    if plan.ulysses > 1:
+        missing.append(f"ulysses={plan.ulysses}")
     if plan.ep > 1 and plan.dispatch != Plan.dispatch:
         missing.append(f"dispatch={plan.dispatch}")
     missing += _missing_with_vocabulary(plan)
@@ -43,15 +44,6 @@ def check_plan(plan: Plan) -> None:
             next="simulate it, or change the plan",
         )
     check_model(plan.model)
-
-
-def _check_context(plan: Plan) -> None:
-    """Raises PlanError for lengths of sequences and heads that cp does not divide."""
-    if plan.cp == 1:
-        return
-    SequencePart(plan.workload.sequence_length, plan.cp, 0, ARRANGEMENT_OF[plan.context])
-    if plan.context == "ulysses":
-        check_heads(plan.model, plan.tp, plan.cp)
 
 
 def _missing_with_recompute(plan: Plan) -> list[str]:

@@ -12,6 +12,7 @@ from meshwright.specs.model.division import shared_by_expert
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import AXES, OVERLAPS, Plan
 from meshwright.specs.plan.sharding import ZERO
+from meshwright.specs.sequence.context_parallel import ARRANGEMENT_OF
 
 DIGEST_DIGITS = 16  # as of a model's digest
 
@@ -155,6 +156,15 @@ class Export:
             "split_backward = true",
             "its schedules run the backward pass in one piece",
         )
+        if plan.cp > 1:
+            layout = f'token_layout = "{plan.token_layout}"'
+            is_usual = plan.token_layout in ("", ARRANGEMENT_OF[plan.context])
+            self.need(is_usual, layout, "it deals tokens out as it does for every plan")
+            self.need(
+                plan.ulysses == 1,
+                f"ulysses = {plan.ulysses}",
+                "no option says that neighbours in a ring exchange heads",
+            )
         self.need(not plan.has_parts, f"token_parts = {plan.token_parts}", "it runs a microbatch as one")
         self.need(plan.sharding in ZERO, f"sharding = {plan.sharding}", "it knows the steps of ZeRO")
         self.one_of(
@@ -211,6 +221,9 @@ def canonical(plan: Plan, software: str = "") -> Plan:
         master_dtype=_master_dtype(plan, sharding),
         overlap=_overlap(plan, sharding),
         context=plan.context if plan.cp > 1 else Plan.context,
+        token_layout=plan.token_layout
+        if plan.cp > 1 and plan.token_layout != ARRANGEMENT_OF[plan.context]
+        else "",
         gathered=plan.gathered if plan.sequence_parallel else Plan.gathered,
         software=plan.software or software,
     )

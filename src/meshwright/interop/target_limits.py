@@ -12,7 +12,7 @@ from typing import Any
 
 from meshwright.interop.megatron.option import PIPELINE_INSIDE
 from meshwright.specs.plan.plan import AXES, Plan
-from meshwright.specs.plan.sequence_part import Context
+from meshwright.specs.sequence.context_parallel import Context
 
 BOTH = ("reduce", "gather")
 PIPELINES = ("1f1b", "interleaved_1f1b")
@@ -22,8 +22,11 @@ BALANCED: tuple[Context, ...] = (
     "ulysses",
 )  # devices of cp do equal work; torchtitan divides no heads
 MEGATRON_ORDERS = tuple("-".join(order) for order in (AXES, PIPELINE_INSIDE))
-# Ranks in the usual order, microbatches that are not cut, tables on the first and last stage: no program says others.
-_USUAL: Mapping[str, Any] = {"mesh_order": "-".join(AXES), "token_parts": 1, "vocabulary": Plan.vocabulary}
+# Ranks in the usual order, microbatches that are not cut, tables on the first and last stage, tokens as each kind of context
+# parallelism has them: no program says others.
+_USUAL: Mapping[str, Any] = {
+    "mesh_order": "-".join(AXES), "token_parts": 1, "vocabulary": Plan.vocabulary, "token_layout": "", "ulysses": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

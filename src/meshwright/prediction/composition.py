@@ -12,7 +12,6 @@ from meshwright.lowering.segment.segmented import inner_degrees
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.model.parameter_name import MODULES
 from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
-from meshwright.specs.plan.sequence_part import RINGS
 from meshwright.stage.piece import is_vocabulary_split
 
 
@@ -61,7 +60,7 @@ def not_composable(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:
         found.append('(b) with overlap "tp" exchanges run beside products of the same stage')
     if "ep" in plan.overlap:
         found.append('(b) with overlap "ep" tokens travel beside computes of another microbatch')
-    if plan.cp > 1 and plan.context in RINGS:
+    if plan.context_parallel.travels:
         found.append("(b) keys and values of a ring travel beside attention of the same stage")
     if cluster.is_routed:
         found.append("(b) flows are routed, and exchanges of stages would meet them on links")

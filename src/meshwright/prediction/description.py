@@ -7,6 +7,7 @@ from itertools import groupby
 
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.plan.plan import AXES, Plan
+from meshwright.specs.sequence.context_parallel import ARRANGEMENT_OF
 
 LONGEST_LAYERS = 40  # characters: more stages than that are told by their smallest and largest
 PLAIN_SCHEDULES = ("1f1b", "gpipe")  # that need no explanation; every framework has the first
@@ -57,7 +58,14 @@ def num_choices(plan: Plan) -> int:
 
 def context_words(plan: Plan) -> str:
     """How sequences are divided, where it is not by the usual ring."""
-    return f"context {plan.context}" if plan.cp > 1 and plan.context != Plan.context else ""
+    if plan.cp == 1:
+        return ""
+    said = (
+        f"context {plan.context}" if plan.context != Plan.context else "",
+        f"{plan.token_layout} tokens" if plan.token_layout not in ("", ARRANGEMENT_OF[plan.context]) else "",
+        f"ulysses {plan.ulysses}" if plan.ulysses > 1 else "",
+    )
+    return ", ".join(each for each in said if each)
 
 
 def gathered_words(plan: Plan) -> str:

@@ -9,8 +9,8 @@ from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.adaptation import trains_table
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.sequence_part import Context, repeats_of_key
 from meshwright.specs.plan.software import SoftwareClass
+from meshwright.specs.sequence.context_parallel import ContextParallel
 from meshwright.stage.exchange.inner import LOSS_ELEMENT_BYTES
 from meshwright.stage.piece import has_vocabulary_share, is_vocabulary_split
 from meshwright.stage.saved.saved import (
@@ -218,7 +218,7 @@ def exchange_bytes(work: StageWork) -> float:
     all-to-all.
     """
     plan = work.plan
-    keys = context_numbers(work.model, plan.tp, plan.cp, plan.context) / plan.tp if plan.cp > 1 else 0.0
+    keys = context_numbers(work.model, plan.tp, plan.context_parallel) / plan.tp if plan.cp > 1 else 0.0
     chosen = (work.model.layers[block].experts for block, _ in work.kinds)
     most = max((each.num_experts_per_token for each in chosen if each), default=0)
     rows = 2 * most * work.model.hidden_size
@@ -226,18 +226,19 @@ def exchange_bytes(work: StageWork) -> float:
     return work.num_tokens * work.element_bytes * (keys + rows / divided)
 
 
-def context_numbers(model: ModelSpec, tp: int, cp: int, context: Context) -> float:
+def context_numbers(model: ModelSpec, tp: int, own: ContextParallel) -> float:
     """Numbers a token of a context-parallel device: of a ring a neighbour's keys and values with their gradients, one in use
     and one on its way; gathered, those of all devices; by Ulysses queries, keys and values before and behind an all-to-all.
+    Of Ulysses inside a ring the larger ones: one is over before the other begins.
     """
     attention = model.attention
-    keys = attention.key_size + attention.value_size
-    if context == "all_gather":
-        return 2.0 * cp * keys
-    if context == "ulysses":
-        repeats = repeats_of_key(attention.num_heads // tp, attention.num_kv_heads // tp, cp)
-        return 2.0 * (attention.query_size + repeats * keys)
-    return 4.0 * keys
+    keys, found = float(attention.key_size + attention.value_size), [0.0]
+    if own.heads_degree > 1:
+        keys *= own.repeats_of_key(attention.num_heads // tp, attention.num_kv_heads // tp)
+        found.append(2.0 * (attention.query_size + keys))
+    if own.ring_degree > 1:
+        found.append(4.0 * keys if own.travels else 2.0 * own.ring_degree * keys)
+    return max(found)
 
 
 def message_bytes(work: StageWork) -> float:

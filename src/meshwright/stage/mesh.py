@@ -2,8 +2,8 @@
 
 Data-parallel devices that share sharded state, or experts, may be fewer than all: then the axis is cut, and its inner
 part is an axis of its own, named by its length ("dp8": the innermost 8 of dp); so is cp's, where whole experts are
-divided over fewer devices than tp x cp. What is replicated, sharded or exchanged along whole axes only is then a matter of
-names.
+divided over fewer devices than tp x cp, or where neighbours along it exchange heads inside a ring. What is replicated,
+sharded or exchanged along whole axes only is then a matter of names.
 """
 
 from __future__ import annotations
@@ -32,6 +32,24 @@ def context_axes(plan: Plan) -> tuple[str, ...]:
     return tuple(axis.name for axis in _context_parallel(plan))
 
 
+def heads_axes(plan: Plan) -> tuple[str, ...]:
+    """Axes of the devices that exchange heads; none where nobody does."""
+    if plan.context_parallel.heads_degree == 1:
+        return ()
+    return _within(_context_parallel(plan), plan.context_parallel.heads_degree)
+
+
+def ring_axes(plan: Plan) -> tuple[str, ...]:
+    """Axes of the devices whose queries are of different tokens while they attend."""
+    own = heads_axes(plan)
+    return tuple(name for name in context_axes(plan) if name not in own)
+
+
+def has_experts_along_context(plan: Plan) -> bool:
+    """Are whole experts on fewer devices than share a sequence?"""
+    return _context_length(plan) > 1
+
+
 def shard_axes(plan: Plan) -> tuple[str, ...]:
     """Axes of the devices that share one copy of the optimizer's state; none without sharding."""
     return _shared_axes(plan, plan.sharing_degrees[2]) if plan.shared.divides_state else ()
@@ -57,7 +75,7 @@ def expert_axes(plan: Plan) -> tuple[str, ...]:
         return ()
     tensor = ("tp",) if plan.expert_tp == 1 and plan.tp > 1 else ()
     if length := _context_length(plan):
-        return ((f"cp{length}",) if length > 1 else ()) + tensor
+        return _within(_context_parallel(plan), length) + tensor
     return _inner_axes(plan, _expert_length(plan)) + context_axes(plan) + tensor
 
 
@@ -87,20 +105,32 @@ def _context_length(plan: Plan) -> int:
 
 
 def _context_parallel(plan: Plan) -> tuple[Axis, ...]:
-    """The axis cp, cut where a group that shares experts is shorter."""
+    """The axis cp, cut where a group that shares experts, or heads, is shorter."""
     if plan.cp == 1:
         return ()
-    length = _context_length(plan)
-    if length <= 1:
-        return (Axis("cp", plan.cp, materialised=False),)
-    outer, inner = ("cp", plan.cp // length), (f"cp{length}", length)
-    return tuple(Axis(name, size, materialised=False) for name, size in (outer, inner))
+    cuts = {cut for cut in (_context_length(plan), plan.ulysses) if cut > 1}
+    lengths = [plan.cp, *sorted(cuts, reverse=True), 1]
+    for longer, shorter in itertools.pairwise(lengths):
+        if longer % shorter:
+            raise PlanError(
+                f"groups of {shorter} and of {longer} devices along cp({plan.cp}) do not nest",
+                allowed="groups that share experts or heads and divide each other",
+            )
+    return tuple(
+        Axis("cp" if longer == plan.cp else f"cp{longer}", longer // shorter, materialised=False)
+        for longer, shorter in itertools.pairwise(lengths)
+    )
 
 
 def _inner_axes(plan: Plan, length: int) -> tuple[str, ...]:
     """Names of the innermost axes of dp that have this length together."""
+    return _within(_data_parallel(plan), length)
+
+
+def _within(axes: tuple[Axis, ...], length: int) -> tuple[str, ...]:
+    """Names of the innermost of these axes that have this length together."""
     names: list[str] = []
-    for axis in reversed(_data_parallel(plan)):
+    for axis in reversed(axes):
         if length == 1:
             break
         names.insert(0, axis.name)

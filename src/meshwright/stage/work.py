@@ -10,7 +10,6 @@ from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.sequence_part import CONTIGUOUS_RING
 from meshwright.stage.group.value_size import (
     LocalParameters,
     num_local_block_parameters,
@@ -27,7 +26,7 @@ def microbatch_shape(plan: Plan) -> MicrobatchShape:
     return MicrobatchShape(
         plan.microbatch_size, plan.workload.sequence_length // plan.model.num_halves, plan.dtype, plan.tp, plan.ep, plan.cp,
         plan.sequence_parallel, plan.expert_tp, plan.attention, plan.gradient_dtype,
-        is_contiguous=plan.cp > 1 and plan.context == CONTIGUOUS_RING,
+        arrangement=plan.context_parallel.arrangement, heads_degree=plan.context_parallel.heads_degree,
     )  # fmt: skip
 
 

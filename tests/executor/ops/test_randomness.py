@@ -8,7 +8,7 @@ import torch
 from meshwright.executor.ops.randomness import SampleKeys, dropout, keep_mask, keyed_generator, random_key
 from meshwright.executor.ops.token_places import token_places
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.plan.sequence_part import SequencePart
+from meshwright.specs.sequence.sequence_part import SequencePart
 
 
 def test_keys_depend_on_every_part_and_its_type() -> None:

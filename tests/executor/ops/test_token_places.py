@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from meshwright.executor.ops.token_places import own_tokens, token_places
-from meshwright.specs.plan.sequence_part import SequencePart
+from meshwright.specs.sequence.sequence_part import SequencePart
 
 
 def test_places_are_the_runs_of_a_rank() -> None:

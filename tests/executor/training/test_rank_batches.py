@@ -23,8 +23,8 @@ from meshwright.lowering.lower import lower
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.sequence_part import CONTEXTS
 from meshwright.specs.plan.workload import Workload
+from meshwright.specs.sequence.context_parallel import CONTEXTS
 from meshwright.specs.training.source import Source
 from meshwright.stage.mesh import data_axes
 
@@ -33,7 +33,6 @@ CPU = torch.device("cpu")
 ACTIVATION = ValueName("activation", 0, 0, 0)
 ATTEND = {
     "ring": cp.by_ring,
-    "ring_contiguous": cp.by_ring,
     "all_gather": cp.by_gather,
     "ulysses": cp.by_heads,
 }
@@ -152,4 +151,7 @@ def test_ranks_that_share_sequences_count_as_one_replica() -> None:
 def test_sequences_that_do_not_divide_are_refused() -> None:
     with pytest.raises(PlanError, match="multiple of 4"):
         ranks_of("llama", RANDOM, length=6, cp=2)
-    assert ranks_of("llama", RANDOM, length=6, cp=2, context="ring_contiguous")[1].part is not None
+    assert (
+        ranks_of("llama", RANDOM, length=6, cp=2, context="ring", token_layout="contiguous")[1].part
+        is not None
+    )

@@ -113,7 +113,9 @@ def test_options_bring_what_they_need(choices: dict[str, Any], options: tuple[st
 
 def test_its_own_kind_of_context_parallelism_is_left_out() -> None:
     assert "cp-comm-type" not in text_of(cp=2) + text_of(context="ulysses")
-    assert 'context = "ring_contiguous"' in refusals(cp=2, context="ring_contiguous")
+    assert 'token_layout = "contiguous"' in refusals(cp=2, token_layout="contiguous")
+    assert "ulysses = 2" in refusals(cp=4, ulysses=2)
+    assert text_of(cp=2, token_layout="zigzag").splitlines()[2:] == text_of(cp=2).splitlines()[2:]
     assert "does not repeat the 8 key-value heads" in refusals(cp=16, context="ulysses")
 
 

@@ -131,14 +131,14 @@ def test_what_a_backward_fetches_first_is_fetched_beside_the_backward_before_it(
     assert own == [True] + [False] * 8
 
 
-@pytest.mark.parametrize("context", ["ring", "ring_contiguous"])
+@pytest.mark.parametrize("layout", ["", "contiguous", "stripe"])
 @pytest.mark.parametrize(("step", "name"), [("ATTEND", "F"), ("ATTEND_BACKWARD", "B")])
-def test_steps_of_a_ring_together_are_attention(context: str, step: str, name: str) -> None:
+def test_steps_of_a_ring_together_are_attention(layout: str, step: str, name: str) -> None:
     """Of contiguous pieces the first step is a causal product, and every other a whole one: two."""
-    choices: dict[str, Any] = {"cp": 4, "context": context, "batch": 1}
+    choices: dict[str, Any] = {"cp": 4, "token_layout": layout, "batch": 1}
     works = [view.work for view in rows_named(segment_program(**choices), step)]
     counts = [sum(each.count for each in work.operators) for work in works]
-    assert counts == ([1, 1, 1, 1] if context == "ring" else [1, 2, 2, 2])
+    assert counts == ([1, 2, 2, 2] if layout == "contiguous" else [1, 1, 1, 1])
     whole = work_of(lowered(plan(ONE_LAYER, **choices)), name, 0).operators
     (attention,) = (each for each in whole if each.kind == "attention")
     assert sum(counts) == attention.count

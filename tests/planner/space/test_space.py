@@ -59,16 +59,37 @@ def test_ulysses_is_tried_where_it_divides_heads() -> None:
 
 
 def test_every_kind_of_context_parallelism_is_tried_that_may_be_the_fastest() -> None:
-    def kinds(**choices: Any) -> set[tuple[int, str]]:
+    def kinds(**choices: Any) -> set[tuple[Any, ...]]:
         found = space(sequence=choices.pop("sequence", 16384), microbatch_sizes=(1,), **choices)
-        return {(found.plan(n).cp, found.plan(n).context) for n in range(len(found))}
+        plans = [found.plan(n) for n in range(len(found))]
+        return {
+            (p.cp, p.context, *filter(None, (p.token_layout, p.ulysses if p.ulysses > 1 else 0)))
+            for p in plans
+        }
 
-    three = {"ring", "all_gather", "ulysses"}  # no contiguous ring where a zigzag divides
+    three = {"ring", "all_gather", "ulysses"}
     assert kinds(fix={"cp": (1, 4)}) == {(1, "ring"), *((4, kind) for kind in three)}
-    assert kinds(fix={"cp": 4}, forbid=("ring", "ulysses")) == {(4, "ring_contiguous"), (4, "all_gather")}
+    assert kinds(fix={"cp": 4}, forbid=("ring", "ulysses")) == {(4, "all_gather")}
     assert kinds(fix={"cp": 4, "context": ("ring", "ulysses")}) == {(4, "ring"), (4, "ulysses")}
-    assert kinds(fix={"cp": 4, "context": "ring_contiguous"}) == {(4, "ring_contiguous")}
-    assert kinds(sequence=4100, fix={"cp": 4}) == {(4, "ring_contiguous"), (4, "ulysses")}
+    contiguous = {"cp": 4, "context": "ring", "token_layout": "contiguous"}
+    assert kinds(fix=contiguous) == {(4, "ring", "contiguous")}
+    of_both = {"cp": (2, 4), "token_layout": ("zigzag", "stripe"), "context": "all_gather"}
+    assert kinds(fix=of_both) == {(cp, "all_gather", how) for cp in (2, 4) for how in ("zigzag", "stripe")}
+    # stripes where no zigzag divides
+    assert kinds(sequence=4100, fix={"cp": 4}) == {
+        (4, "ring", "stripe"),
+        (4, "all_gather", "stripe"),
+        (4, "ulysses"),
+    }
+
+
+def test_ulysses_inside_a_ring_is_tried_where_it_is_asked_for() -> None:
+    found = space(sequence=16384, microbatch_sizes=(1,), fix={"cp": (2, 4), "ulysses": 2})
+    plans = [found.plan(number) for number in range(len(found))]
+    assert {(plan.cp, plan.context, plan.ulysses) for plan in plans} == {(4, "ring", 2)}
+    assert "ulysses" not in {space(sequence=16384, forbid=("ulysses",)).plan(0).context}
+    with pytest.raises(PlanError, match="no plan"):
+        space(sequence=16384, fix={"cp": 2, "ulysses": 2})
 
 
 def test_a_contiguous_ring_is_never_faster_than_a_zigzag_nor_smaller() -> None:
@@ -78,7 +99,7 @@ def test_a_contiguous_ring_is_never_faster_than_a_zigzag_nor_smaller() -> None:
     with_rings = np.flatnonzero(found.cp > 1)
     for number in with_rings[:: len(with_rings) // 12].tolist():
         zigzag = predict(found.plan(number), found.cluster)
-        other = predict(zigzag.plan.changed(context="ring_contiguous"), found.cluster)
+        other = predict(zigzag.plan.changed(token_layout="contiguous"), found.cluster)
         assert zigzag.step.value <= other.step.value * (1 + 1e-12)
         assert zigzag.peak_bytes == other.peak_bytes and zigzag.bound_bytes == other.bound_bytes
 

@@ -29,7 +29,7 @@ CLUSTER = Cluster("4xcpu")
 
 TEXT = f"""\
 # llama-3.1-8b on 4xcpu: pp(2) x dp(2) x cp(1) x tp(1) = 4. What is not said here is as in meshwright.Plan.
-schema = 5
+schema = 6
 cluster = "4xcpu"
 num_devices = 4
 pp = 2
@@ -197,8 +197,8 @@ def test_any_model_and_any_options_come_back(model, pp, passes):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("schema = 5", "schema = 6", "install a meshwright that reads schema 6"),
-        ("schema = 5", "", "'schema' is missing"),
+        ("schema = 6", "schema = 7", "install a meshwright that reads schema 7"),
+        ("schema = 6", "", "'schema' is missing"),
         ("recompute =", "recompte =", "did you mean recompute"),
         ("cluster =", "clutser =", "did you mean cluster"),
         ("[workload]", "[workload", "is not a TOML file"),
@@ -250,7 +250,19 @@ def test_a_plan_of_schema_1_is_loaded_with_the_digest_it_had(tmp_path):
     loaded = Plan.load(path)
     assert loaded == small() and loaded.model_digest == "cee9f1715337f113"
     loaded.save(tmp_path / "plan.toml")
-    assert (tmp_path / "plan.toml").read_text().splitlines()[1] == "schema = 5"
+    assert (tmp_path / "plan.toml").read_text().splitlines()[1] == "schema = 6"
+
+
+def test_a_contiguous_ring_of_schema_5_is_a_ring_with_contiguous_tokens(tmp_path):
+    path, plan = tmp_path / "plan.toml", small(dp=1, cp=2, token_layout="contiguous")
+    plan.save(path)
+    text = path.read_text()
+    old = text.replace("schema = 6", "schema = 5").replace('token_layout = "contiguous"', "")
+    path.write_text(old.replace("cp = 2\n", 'cp = 2\ncontext = "ring_contiguous"\n', 1))
+    assert Plan.load(path) == plan
+    path.write_text(text.replace("cp = 2\n", 'cp = 2\ncontext = "ring_contiguous"\n', 1))
+    with pytest.raises(PlanError, match="ring or all_gather or ulysses"):
+        Plan.load(path)
 
 
 def test_a_plan_of_schema_2_is_loaded_with_the_defaults_of_what_it_did_not_know(tmp_path):

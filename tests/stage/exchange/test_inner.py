@@ -114,7 +114,8 @@ def test_gathered_keys_and_values_are_waited_for():
     """Llama 3, section 3.3.2: forward the bytes of a ring, before attention and not beside it; gradients are scattered as
     they are."""
     ring, gathered = (
-        program_of(pp=4, cp=2, context=context) for context in ("ring_contiguous", "all_gather")
+        program_of(pp=4, cp=2, context=context, token_layout="contiguous")
+        for context in ("ring", "all_gather")
     )
     forward = inner_of(work_of(ring, "F", 1), CONTEXT)
     assert inner_of(work_of(gathered, "F", 1), CONTEXT) == forward

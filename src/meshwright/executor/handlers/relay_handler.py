@@ -22,7 +22,7 @@ from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.exchange_handler import receive
 from meshwright.executor.rank.handler import Handlers, Pending, Row
 from meshwright.ir.core_vocabulary import REMADE, SAVED
-from meshwright.specs.plan.sequence_part import SequencePart
+from meshwright.specs.sequence.sequence_part import SequencePart
 
 
 @dataclass(frozen=True)

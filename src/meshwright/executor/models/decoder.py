@@ -32,7 +32,7 @@ from meshwright.executor.ops.token_places import token_places
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.adaptation import trains
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.sequence_part import OwnTokens
+from meshwright.specs.sequence.sequence_part import OwnTokens
 
 EMBEDDING_WEIGHT = "embedding.weight"
 HEAD_WEIGHT = "head.weight"

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from meshwright.executor.ops.token_places import own_tokens
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.plan.sequence_part import OwnTokens
+from meshwright.specs.sequence.sequence_part import OwnTokens
 
 
 def random_key(*parts: int | str) -> int:

@@ -9,13 +9,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from meshwright.specs.plan.sequence_part import OwnTokens
+from meshwright.specs.sequence.sequence_part import OwnTokens
 
 
 @lru_cache(maxsize=64)
 def token_places(part: OwnTokens, device: torch.device | None = None) -> Tensor:
     """Places in the sequence of these tokens, int64 [s], rising; not to be written to."""
-    return torch.cat([torch.arange(run.start, run.stop, device=device) for run in part.runs])
+    return torch.cat([torch.arange(run.start, run.stop, run.step, device=device) for run in part.runs])
 
 
 def own_tokens(x: Tensor, part: OwnTokens | None, dim: int = 1) -> Tensor:

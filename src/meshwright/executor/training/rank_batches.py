@@ -15,7 +15,7 @@ from meshwright.executor.ops.randomness import SampleKeys
 from meshwright.executor.ops.token_places import own_tokens
 from meshwright.executor.training.training_job import CONTEXT_AXIS, Batches, TrainingConfig
 from meshwright.ir.program import Program
-from meshwright.specs.plan.sequence_part import SequenceRun
+from meshwright.specs.sequence.sequence_part import SequenceRun
 
 
 class RankData:

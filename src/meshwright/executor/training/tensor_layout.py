@@ -14,8 +14,9 @@ from meshwright.executor.team.rank_team import RankTeam
 from meshwright.ir.program import Program
 from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.plan.plan import Plan, Recompute
-from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, Context, SequencePart, SequenceRun
 from meshwright.specs.plan.token_part import PartsOf, shares_of
+from meshwright.specs.sequence.context_parallel import Context, ContextParallel, TokenLayout
+from meshwright.specs.sequence.sequence_part import SequencePart, SequenceRun
 from meshwright.stage.chain.degrees import InnerDegrees, recomputed_in_segments
 from meshwright.stage.mesh import collapsed_axes, expert_axes, gradient_axes, shard_axes, value_axes
 
@@ -38,7 +39,8 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 class TensorLayout:
     """``tp``: length of that axis. ``shard_axes``: axes of the ranks that share one copy of the optimizer's state;
     ``value_axes``: of the parameters (ZeRO-3); ``gradient_axes``: of gradients (ZeRO-2 and 3).
-    ``cp``: length of that axis, along which sequences are divided as ``context`` says (`specs.plan.sequence_part`).
+    ``cp``: length of that axis, along which sequences are divided as ``context``, ``token_layout`` and ``ulysses`` say (a
+    plan's).
     ``sequence_parallel``: the residual stream is divided by tokens along tp. ``reduction_dtype``, ``master_dtype``: empty:
     the job's dtype. ``is_canonical``: gradients are added in one order whatever the layout.
     ``expert_axes``: axes of the ranks among which experts are divided.
@@ -58,6 +60,8 @@ class TensorLayout:
     is_canonical: bool = False
     cp: int = 1
     context: Context = "ring"
+    token_layout: TokenLayout = ""
+    ulysses: int = 1
     expert_axes: tuple[str, ...] = ()
     recompute: Recompute = "none"
     fetches_again: bool = True
@@ -83,6 +87,8 @@ class TensorLayout:
             is_canonical=plan.options_of(CANONICAL) is not None,
             cp=plan.cp,
             context=plan.context,
+            token_layout=plan.token_layout,
+            ulysses=plan.ulysses,
             expert_axes=longer(expert_axes(plan)),
             recompute=recomputed_in_segments(plan),
             fetches_again=plan.gathered == "again",
@@ -95,7 +101,7 @@ class TensorLayout:
         """How many devices share a microbatch inside a stage."""
         return InnerDegrees(
             self.tp, self.sequence_parallel, self.fetches_again, cp=self.cp, context=self.context,
-            expert_axes=self.expert_axes, recompute=self.recompute,
+            ulysses=self.ulysses, expert_axes=self.expert_axes, recompute=self.recompute,
             num_parts=len(self.part_shares), has_chunks=self.has_chunks,
         )  # fmt: skip
 
@@ -155,7 +161,9 @@ class TensorLayout:
         that does not divide."""
         if self.cp == 1:
             return None
-        return SequencePart(sequence_length, self.cp, rank, ARRANGEMENT_OF[self.context])
+        return ContextParallel(self.cp, self.context, self.token_layout, self.ulysses).part(
+            sequence_length, rank
+        )
 
     def formats(self, dtype: torch.dtype) -> Formats:
         """Of parameters, gradients and master copy, where parameters have `dtype`."""

@@ -16,7 +16,6 @@ from meshwright.lowering.sequence.group_rows import GroupHops
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
-from meshwright.specs.plan.sequence_part import RINGS
 from meshwright.specs.sequence.packed_part import PackedPart
 from meshwright.specs.sequence.sequence_group import GroupedBatch
 from meshwright.stage.chain.attention_work import FIRST, RELAY_STEPS
@@ -38,7 +37,7 @@ from meshwright.stage.chain.parameters import (
 )
 from meshwright.stage.chain.segment_work import between_bytes, kept_bytes, segment_works, share_of_part
 from meshwright.stage.group.parameter_group import OF_EXPERTS, TIED, num_stepped_parameters
-from meshwright.stage.mesh import collapsed_axes, context_axes, expert_axes
+from meshwright.stage.mesh import collapsed_axes, expert_axes, has_experts_along_context
 from meshwright.stage.stage_pass import step_work
 
 OfSegments = dict[tuple[str, int], Work]  # by name and stage
@@ -53,8 +52,9 @@ def inner_degrees(plan: Plan) -> InnerDegrees:
     experts = tuple(name for name in expert_axes(plan) if sizes.get(name, 1) > 1)
     is_divided = plan.sequence_parallel and plan.tp > 1
     return InnerDegrees(
-        plan.tp, is_divided, plan.gathered == "again", cp=plan.cp, context=plan.context, expert_axes=experts,
-        recompute=recomputed_in_segments(plan), num_parts=len(plan.parts), has_chunks=plan.has_chunks,
+        plan.tp, is_divided, plan.gathered == "again", cp=plan.cp, context=plan.context,
+        ulysses=plan.ulysses, expert_axes=experts, recompute=recomputed_in_segments(plan),
+        num_parts=len(plan.parts), has_chunks=plan.has_chunks,
     )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def check_parts(plan: Plan) -> None:
 def segmented(lowering: Lowering) -> Pass:
     """The pass for a plan's stages. Raises PlanError where they cannot be run in parts."""
     check_parts(lowering.plan)
-    if context_axes(lowering.plan)[1:]:
+    if has_experts_along_context(lowering.plan):
         raise PlanError(
             f"ep is {lowering.plan.ep}, which divides cp = {lowering.plan.cp}, in segments",
             allowed="whole experts on tp devices, or on all of tp x cp and more",
@@ -121,7 +121,7 @@ def works_of_segments(lowering: Lowering, program: Program) -> tuple[OfSegments,
     microbatches are not cut and there are no relays."""
     plan, found, of_parts = lowering.plan, OfSegments(), OfParts()
     share, stepped = 1.0 / plan.num_chunks, num_stepped_parameters(program, lowering.held)
-    is_in_parts = plan.has_parts or (plan.cp > 1 and plan.context in RINGS)
+    is_in_parts = plan.has_parts or plan.context_parallel.travels
     first = 0
     for layers in lowering.stages:
         chain = decoder_chain(plan.model, layers, degrees_of(lowering))

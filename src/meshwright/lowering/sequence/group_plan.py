@@ -6,9 +6,11 @@ from meshwright.lowering.sharding.canonical import CANONICAL
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
 from meshwright.specs.plan.workload import Workload
+from meshwright.specs.sequence.context_parallel import TokenLayout
 from meshwright.specs.sequence.sequence_group import GroupedBatch
 
 CONTEXT_OF_GROUPS = "ring"  # keys and values travel around each group
+LAYOUT_OF_GROUPS: TokenLayout = "zigzag"  # of every sequence, over the ranks of its group
 OFFLOAD = "offload_optimizer"
 
 
@@ -22,7 +24,8 @@ def plan_of_rank(plan: Plan, groups: GroupedBatch) -> Plan:
     most = max(each.part.num_tokens for each in groups.microbatches)
     return plan.changed(
         dp=1, cp=1, num_devices=plan.tp, device_order=(), mesh_order=Plan.mesh_order, workload=Workload(1, most),
-        microbatch_size=1, schedule="1f1b", placement="", context=CONTEXT_OF_GROUPS,
+        microbatch_size=1, schedule="1f1b", placement="", context=CONTEXT_OF_GROUPS, token_layout=LAYOUT_OF_GROUPS,
+        ulysses=1,
     )  # fmt: skip
 
 
@@ -37,6 +40,8 @@ def check_groups(plan: Plan, groups: GroupedBatch) -> None:
         f"pp = {plan.pp}": plan.num_stages > 1,
         f"ep = {plan.ep}": plan.ep > 1,
         f"context = {plan.context}": plan.context != CONTEXT_OF_GROUPS and groups.most_degree > 1,
+        f"token_layout = {plan.token_layout}": plan.token_layout not in ("", LAYOUT_OF_GROUPS),
+        f"ulysses = {plan.ulysses}": plan.ulysses > 1,
         f"sharding = {plan.sharding}": plan.sharding != "none",
         f"token_parts = {plan.token_parts}": plan.has_parts,
         f"attention = {plan.attention}": plan.attention != "flash",

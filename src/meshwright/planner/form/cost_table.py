@@ -42,7 +42,10 @@ from meshwright.stage.work import stage_works
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 # What decides what a device keeps (besides expert_tp, and ZeRO-3 or not); and what decides how long its passes take.
-WAY = ("tp", "cp", "context", "ep", "sequence_parallel", "microbatch_size", "recompute", "float8")
+WAY = (
+    *("tp", "cp", "context", "token_layout", "ulysses", "ep"),
+    *("sequence_parallel", "microbatch_size", "recompute", "float8"),
+)
 EMBEDDING, HEAD = -2, -1  # places behind the kinds of blocks
 
 

@@ -90,6 +90,7 @@ def _space(plan: Plan, cluster: ClusterSpec) -> Space:
         "mesh_order": MESH_ORDERS.index("-".join(plan.mesh_order)), "schedule": names["schedule"].index(plan.schedule),
         "layers": 0, "recompute": 0, "recompute_blocks": 0, "sharding": SHARDINGS.index(plan.sharding),
         "float8": names["float8"].index(plan.float8), "context": names["context"].index(plan.context),
+        "token_layout": names["token_layout"].index(plan.token_layout),
         "vocabulary": names["vocabulary"].index(plan.vocabulary),
     }  # fmt: skip
     columns = {

@@ -22,10 +22,18 @@ from meshwright.simulator.pricing import with_inner
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.operator import Operator
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.sequence_part import CONTIGUOUS_RING
+from meshwright.specs.sequence.context_parallel import ContextParallel
 from meshwright.stage.exchange.inner import inner_exchanges
 from meshwright.stage.group.parameter_group import reduction_algorithm
-from meshwright.stage.mesh import data_axes, expert_axes, expert_data_axes, num_members, shard_axes
+from meshwright.stage.mesh import (
+    data_axes,
+    expert_axes,
+    expert_data_axes,
+    heads_axes,
+    num_members,
+    ring_axes,
+    shard_axes,
+)
 from meshwright.stage.operator.layer import MicrobatchShape, step_operators
 from meshwright.stage.piece import is_vocabulary_split
 from meshwright.stage.saved.saved import boundary_bytes_per_token
@@ -200,7 +208,7 @@ class PassSeconds:
     def _key(plan: Plan, name: str) -> tuple[object, ...]:
         # what is recomputed within a backward changes what it runs
         special = plan.recompute if name in ("B", "I") and plan.recompute in WITHIN_BACKWARD else ""
-        context = plan.context if plan.cp > 1 else ""
+        context = plan.context_parallel if plan.cp > 1 else None
         return (context, plan.tp, plan.cp, plan.ep, plan.expert_tp, plan.sequence_parallel, plan.microbatch_size, plan.float8,
                 plan.software_class.name, special, name)  # fmt: skip
 
@@ -213,7 +221,9 @@ class PassSeconds:
         key = self._key(plan, name)
         experts = self.sites.members(plan, expert_axes(plan))
         ends: dict[tuple[str, ...], tuple[int, ...]] = {
-            (axis,): self.sites.members(plan, (axis,)) for axis in ("tp", "cp")
+            axes: self.sites.members(plan, axes)
+            for axes in (("tp",), ring_axes(plan), heads_axes(plan))
+            if axes
         }
         placed = (key, experts, *ends.values())
         if placed not in self._known:
@@ -258,8 +268,11 @@ class PassSeconds:
 
 
 def _computed(key: tuple[object, ...]) -> tuple[object, ...]:
-    """Of a pass's key what decides its operators: of how devices of cp attend, whether they do equal work."""
-    return (key[0] == CONTIGUOUS_RING, *key[1:])
+    """Of a pass's key what decides its operators: of how devices of cp attend, what each of them attends to."""
+    own = key[0]
+    if not isinstance(own, ContextParallel):
+        return key
+    return (own.arrangement if own.ring_degree > 1 else "", own.ring_degree, *key[1:])
 
 
 def _work(

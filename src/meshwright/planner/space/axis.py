@@ -9,10 +9,11 @@ from typing import Any
 from meshwright.schedules.order import registered
 from meshwright.specs.plan.plan import AXES as MESH
 from meshwright.specs.plan.plan import FLOAT8_RECIPES, RECOMPUTES, VOCABULARIES
-from meshwright.specs.plan.sequence_part import CONTEXTS
+from meshwright.specs.sequence.context_parallel import CONTEXTS, TOKEN_LAYOUTS
 
 AXES = (
-    *("tp", "cp", "ep", "pp", "dp", "mesh_order", "context", "schedule", "num_chunks", "layers"),
+    *("tp", "cp", "ep", "pp", "dp", "mesh_order", "context", "token_layout", "ulysses"),
+    *("schedule", "num_chunks", "layers"),
     *("recompute", "recompute_blocks", "microbatch_size", "sharding", "sharding_degree"),
     *("sequence_parallel", "float8", "vocabulary"),
 )  # fmt: skip
@@ -54,7 +55,7 @@ def named() -> Mapping[str, tuple[Any, ...]]:
     first = ("1f1b", "interleaved_1f1b")
     schedules = sorted(ranked_schedules(), key=lambda name: (name != first[0], name != first[1], name))
     return {
-        "mesh_order": MESH_ORDERS, "context": CONTEXTS, "schedule": tuple(schedules), "layers": LAYERS,
-        "recompute": RECOMPUTES, "sharding": SHARDINGS, "sequence_parallel": (False, True), "float8": FLOAT8_RECIPES,
-        "vocabulary": VOCABULARIES,
+        "mesh_order": MESH_ORDERS, "context": CONTEXTS, "token_layout": TOKEN_LAYOUTS,
+        "schedule": tuple(schedules), "layers": LAYERS, "recompute": RECOMPUTES, "sharding": SHARDINGS,
+        "sequence_parallel": (False, True), "float8": FLOAT8_RECIPES, "vocabulary": VOCABULARIES,
     }  # fmt: skip

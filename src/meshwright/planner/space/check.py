@@ -12,8 +12,9 @@ from meshwright.schedules.order import registered
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, SequencePart
 from meshwright.specs.plan.workload import Workload
+from meshwright.specs.sequence.context_parallel import ContextParallel
+from meshwright.specs.sequence.sequence_part import SequencePart
 from meshwright.stage.operator.layer import local_sizes
 
 WORDS_THAT_FORBID = (
@@ -129,11 +130,19 @@ def check_degrees(
     if "tp" in single:
         local_sizes(model, int(single["tp"]))
     if "cp" in single:
-        arrangement = ARRANGEMENT_OF[single["context"]] if "context" in single else "contiguous"
-        SequencePart(workload.sequence_length, int(single["cp"]), arrangement=arrangement)
+        _check_context(int(single["cp"]), single, workload.sequence_length)
     stages = int(single.get("pp", 1)) * int(single.get("num_chunks", 1))
     if stages > model.num_layers + 2:
         raise PlanError(
             f"{stages} stages for the {model.num_layers} layers of {model.name}",
             allowed="at most as many as layers, and one each for the embedding and the head",
         )
+
+
+def _check_context(cp: int, single: Mapping[str, Any], sequence_length: int) -> None:
+    """Raise PlanError where so many devices cannot share the sequences, in whatever way where none is fixed."""
+    if "context" not in single:
+        SequencePart(sequence_length, cp)
+        return
+    layout, ulysses = single.get("token_layout", ""), int(single.get("ulysses", 1))
+    ContextParallel(cp, single["context"], layout, ulysses).part(sequence_length)

@@ -8,19 +8,18 @@ from typing import Any, NamedTuple
 from meshwright.planner.space.axis import ENDS, LAYERS, MESH_ORDERS
 from meshwright.prediction.memory_buffer import context_numbers
 from meshwright.specs.cluster.cluster import ClusterSpec
+from meshwright.specs.error import PlanError
 from meshwright.specs.model.division import divides
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.sequence_part import (
-    ARRANGEMENT_OF,
-    CONTEXTS,
-    CONTIGUOUS_RING,
-    Context,
-    divides_heads,
-    num_runs,
-)
 from meshwright.specs.plan.workload import Workload
+from meshwright.specs.sequence.context_parallel import (
+    CONTEXTS,
+    TOKEN_LAYOUTS,
+    Context,
+    ContextParallel,
+    TokenLayout,
+)
 
 # Context parallelism pays where keys and values travel behind attention: a device keeps at least so many tokens.
 LEAST_TOKENS_OF_CP = 1024
@@ -29,7 +28,8 @@ MAX_CHUNKS = 16
 
 
 class Degrees(NamedTuple):
-    """Degrees, the number of their order in `MESH_ORDERS`, and that of how cp devices attend in `CONTEXTS`."""
+    """Degrees, the number of their order in `MESH_ORDERS`; and how cp devices attend: numbers in `CONTEXTS` and in
+    `TOKEN_LAYOUTS`, and how many of them exchange heads inside a ring."""
 
     tp: int
     cp: int
@@ -38,6 +38,8 @@ class Degrees(NamedTuple):
     dp: int
     mesh_order: int
     context: int
+    token_layout: int
+    ulysses: int
 
 
 def layouts(
@@ -65,7 +67,7 @@ def layouts(
                     continue
                 for ep in _expert_degrees(model, dp, cp, tp, wanted.get("ep")):
                     for order in _distinct_orders(orders, {"pp": pp, "dp": dp, "cp": cp, "tp": tp}):
-                        yield from (Degrees(tp, cp, ep, pp, dp, order, kind) for kind in kinds)
+                        yield from (Degrees(tp, cp, ep, pp, dp, order, *kind) for kind in kinds)
 
 
 def pipelines(num_layers: int, pp: int) -> list[tuple[int, int]]:
@@ -118,32 +120,54 @@ def _divides_model(model: ModelSpec, degree: int) -> bool:
     return divides(model, degree) and model.vocabulary_size % degree == 0
 
 
-class ContextKinds:
-    """How devices of cp that share sequences may attend, as numbers in `CONTEXTS`, what keeps least first.
+ContextKind = tuple[int, int, int]  # numbers in `CONTEXTS` and `TOKEN_LAYOUTS`, and of `Plan.ulysses`
 
-    A contiguous ring is tried only where no zigzag divides the sequence: it sends the same and computes more.
+
+class ContextKinds:
+    """How devices of cp that share sequences may attend, what keeps least first.
+
+    Where nobody says a layout, it is the usual one of each kind, or stripes where no zigzag divides the sequence: they are
+    as even, and need fewer runs.
 
     Args:
         allowed: kinds that may be taken.
+        token_layouts, ulysses: those that may; none where nobody says.
     """
 
-    def __init__(self, model: ModelSpec, sequence_length: int, allowed: Sequence[Context]) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        sequence_length: int,
+        allowed: Sequence[Context],
+        token_layouts: Sequence[TokenLayout] = (),
+        ulysses: Sequence[int] = (),
+    ) -> None:
         self._model, self._length, self._allowed = model, sequence_length, tuple(allowed)
+        self._token_layouts, self._ulysses = tuple(token_layouts), tuple(ulysses) or (1,)
 
-    def of(self, tp: int, cp: int) -> tuple[int, ...]:
+    def of(self, tp: int, cp: int) -> tuple[ContextKind, ...]:
         """Those that divide what they must; nothing where none does. Alone a device attends in the first way allowed."""
         if cp == 1:
-            return tuple(CONTEXTS.index(kind) for kind in self._allowed[:1])
-        found = [kind for kind in self._allowed if self._divides(kind, tp, cp)]
-        if Plan.context in found and CONTIGUOUS_RING in found:
-            found.remove(CONTIGUOUS_RING)
-        found.sort(key=lambda kind: context_numbers(self._model, tp, cp, kind))
-        return tuple(CONTEXTS.index(kind) for kind in found)
+            first = (self._allowed[0], (self._token_layouts or ("",))[0])
+            return (_numbered(ContextParallel(1, *first)),) if 1 in self._ulysses and self._allowed else ()
+        found = [each for kind in self._allowed for each in self._of_kind(kind, tp, cp)]
+        found.sort(key=lambda each: context_numbers(self._model, tp, each))
+        return tuple(map(_numbered, found))
 
-    def _divides(self, kind: Context, tp: int, cp: int) -> bool:
-        if self._length % num_runs(cp, ARRANGEMENT_OF[kind]):
-            return False
-        return kind != "ulysses" or divides_heads(self._model, tp, cp)
+    def _of_kind(self, kind: Context, tp: int, cp: int) -> Iterator[ContextParallel]:
+        for ulysses in self._ulysses:
+            found = []
+            for layout in self._token_layouts or ("", "stripe"):
+                try:
+                    found.append(ContextParallel(cp, kind, layout, ulysses))
+                except PlanError:  # not of this kind
+                    continue
+            found = [each for each in found if each.divides(self._model, tp, self._length)]
+            yield from found if self._token_layouts else found[:1]
+
+
+def _numbered(own: ContextParallel) -> ContextKind:
+    return CONTEXTS.index(own.kind), TOKEN_LAYOUTS.index(own.layout), own.ulysses
 
 
 def _context_degrees(model: ModelSpec, sequence_length: int) -> list[int]:

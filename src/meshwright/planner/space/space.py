@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from meshwright.planner.space.axis import AXES, HANDED_ON, LAYERS, MESH_ORDERS, ONE_VALUE, SHARDINGS, named
 from meshwright.planner.space.check import FROM_ZERO, check_degrees, check_names, words_of
-from meshwright.planner.space.degrees import ContextKinds, Degrees, layouts, pipelines, split_of
+from meshwright.planner.space.degrees import ContextKind, ContextKinds, Degrees, layouts, pipelines, split_of
 from meshwright.planner.space.least_memory import LeastMemory
 from meshwright.planner.space.microbatch import MicrobatchSizes
 from meshwright.schedules.order import registered
@@ -23,9 +23,9 @@ from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import AXES as MESH
 from meshwright.specs.plan.plan import RECOMPUTES, Plan
-from meshwright.specs.plan.sequence_part import CONTEXTS
 from meshwright.specs.plan.token_part import shares_of
 from meshwright.specs.plan.workload import Workload
+from meshwright.specs.sequence.context_parallel import CONTEXTS, TOKEN_LAYOUTS
 
 Ints = NDArray[Any]  # of columns 32 bits are enough: a large space is mostly the memory that it takes
 MOST_CANDIDATES = 3_000_000  # two gigabytes of columns and sums; a larger space is made coarser
@@ -51,7 +51,7 @@ class Fineness(NamedTuple):
         return self.orders is None or layout.mesh_order in self.orders
 
 
-WIDTHS = (7, 5, 1, 2, 3)  # axes of each independent choice
+WIDTHS = (9, 5, 1, 2, 3)  # axes of each independent choice
 # The first under which there are few enough candidates; pp inside dp is the order that most stacks offer besides theirs.
 PP_INSIDE = (0, MESH_ORDERS.index("dp-pp-cp-tp"))
 FINENESS = (
@@ -92,7 +92,7 @@ class Space:
     names: Mapping[str, tuple[Any, ...]]
     left_out: str
     num_beyond_memory: int
-    open_contexts: Mapping[tuple[int, int], tuple[int, ...]]
+    open_contexts: Mapping[tuple[int, int], tuple[ContextKind, ...]]
     tp: Ints
     cp: Ints
     ep: Ints
@@ -100,6 +100,8 @@ class Space:
     dp: Ints
     mesh_order: Ints
     context: Ints
+    token_layout: Ints
+    ulysses: Ints
     schedule: Ints
     num_chunks: Ints
     layers: Ints
@@ -194,7 +196,8 @@ class Space:
         place = np.arange(len(number)) - np.repeat(np.cumsum(self.num_kinds) - self.num_kinds, self.num_kinds)
         for (tp, cp), kinds in self.open_contexts.items():
             own = np.flatnonzero((found.tp == tp) & (found.cp == cp))
-            found.context[own] = np.array(kinds)[place[own]]
+            of_kind = np.array(kinds)[place[own]].T
+            found.context[own], found.token_layout[own], found.ulysses[own] = of_kind
         return found
 
     @classmethod
@@ -251,13 +254,20 @@ def space_of(
     limits = _limits({**{name: names[name][:1] for name in ONE_VALUE}, **wanted}, forbid, names)
     least = None if capacity_bytes is None else LeastMemory(model, cluster, workload, formats, capacity_bytes)
     allowed = [CONTEXTS[number] for number in limits.pop("context", range(len(CONTEXTS)))]
-    contexts = ContextKinds(model, workload.sequence_length, allowed)
+    laid_out = [TOKEN_LAYOUTS[number] for number in limits.pop("token_layout", ())]
+    contexts = ContextKinds(
+        model, workload.sequence_length, allowed, laid_out, [int(each) for each in limits.pop("ulysses", ())]
+    )
     choices = _Choices(model, cluster, workload, sizes, limits, names, least, "mesh_order" in wanted)
     every = [each for each in layouts(model, cluster, workload, wanted, contexts) if choices.allows(each)]
-    kinds: dict[tuple[int, int], tuple[int, ...]] = {}
+    kinds: dict[tuple[int, int], tuple[ContextKind, ...]] = {}
     if is_open:
         kinds = {(each.tp, each.cp): contexts.of(each.tp, each.cp) for each in every}
-        every = [each for each in every if each.context == kinds[each.tp, each.cp][0]]
+        every = [
+            each
+            for each in every
+            if (each.context, each.token_layout, each.ulysses) == kinds[each.tp, each.cp][0]
+        ]
     fineness = choices.finest(every)
     tried = [each for each in every if choices.has(each, fineness)]
     counted = [choices.rows(each, fineness) for each in tried]

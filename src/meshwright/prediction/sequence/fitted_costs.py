@@ -21,8 +21,8 @@ from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.sequence_part import RINGS, divides_heads
 from meshwright.specs.plan.workload import Workload
+from meshwright.specs.sequence.context_parallel import RINGS, divides_heads
 from meshwright.specs.sequence.sequence_costs import SequenceCosts
 
 # Steps of so many microbatches are priced, and what one microbatch takes is their difference: what a step has once is not in

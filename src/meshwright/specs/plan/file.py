@@ -1,6 +1,6 @@
 """Plans as TOML files: what a reader wants to know first stands first, what is as usual is left out.
 
-schema = 5
+schema = 6
 cluster = "8xh100"
 num_devices = 8
 pp = 2                        # then every other field of `Plan` that is not at its default
@@ -13,6 +13,7 @@ digest = "0123456789abcdef"   # of its dimensions: a file that was changed by ha
 [workload]                    # fields that are tables, then those that are lists of tables
 global_batch = 64
 
+Schema 5 had a kind of context parallelism of its own for rings of contiguous tokens, which is a layout now.
 Schemas 1 to 4 had the fields in sections, and models by flat dimensions (`specs.model.dimension`); they are read as well.
 Schema 3 did not know recompute_blocks, schema 2 had fewer keys, schema 1 knew dense models only: what a file leaves out is
 as in `Plan`, and in a dense model.
@@ -34,7 +35,9 @@ from meshwright.specs.record import plain, record
 from meshwright.specs.toml_table import TomlTable
 from meshwright.specs.whole_file import whole_file
 
-PLAN_SCHEMA = 5
+PLAN_SCHEMA = 6
+FIRST_SCHEMA_OF_LAYOUTS = 6
+CONTIGUOUS_RING = "ring_contiguous"  # a value of context in schemas before that
 FIRST_SCHEMA_OF_BLOCKS = 5
 OLD_SECTIONS = ("parallel", "pipeline", "memory", "software")
 FIRST_KEYS = (
@@ -74,6 +77,8 @@ def read_plan(kind: type[AnyPlan], path: str | os.PathLike[str]) -> AnyPlan:
     schema = table.check_schema(PLAN_SCHEMA)
     try:
         said = dict(table.values) if schema >= FIRST_SCHEMA_OF_BLOCKS else _without_sections(table)
+        if schema < FIRST_SCHEMA_OF_LAYOUTS and said.get("context") == CONTIGUOUS_RING:
+            said |= {"context": "ring", "token_layout": "contiguous"}
         model = dict(table.table("model").values)
         read = _model if schema >= FIRST_SCHEMA_OF_BLOCKS else _flat_model
         rest = {key: value for key, value in said.items() if key not in ("schema", "model")}

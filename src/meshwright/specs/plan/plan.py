@@ -18,12 +18,12 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.file import plan_text, read_plan, save_plan
 from meshwright.specs.plan.halves import check_halves
 from meshwright.specs.plan.optimizer import UpdateRule, update_rule
-from meshwright.specs.plan.sequence_part import ARRANGEMENT_OF, CONTEXTS, Context, SequencePart, check_heads
 from meshwright.specs.plan.sharding import ZERO, Sharding
 from meshwright.specs.plan.software import SoftwareClass, software_class
 from meshwright.specs.plan.token_part import PARTS_OF, PartsOf, TokenPart, TokenParts, parts_of_microbatch
 from meshwright.specs.plan.workload import Workload
 from meshwright.specs.printable import BREAKS, printable
+from meshwright.specs.sequence.context_parallel import Context, ContextParallel, TokenLayout
 from meshwright.specs.slot import TRUST, Reference, reference_text, resolve
 
 Recompute = Literal["none", "selective", "selective_op", "full"]
@@ -100,8 +100,10 @@ class Plan:
     parameters and of its moments (empty: `dtype`, and no copy). `overlap` names the communication that runs
     beside computes: "reduce" (gradients), "gather" (parameters), "tp" (tensor parallelism), "ep" (tokens to experts and back,
     beside products of another microbatch's experts). `context` says how the devices
-    of cp that share sequences attend: "ring" (keys and values travel, tokens in a zigzag), "ring_contiguous", "all_gather"
-    (of keys and values), "ulysses" (heads are divided instead). `gathered` says what becomes of the inputs that sequence
+    of cp that share sequences attend: "ring" (keys and values travel), "all_gather" (of keys and values), "ulysses" (heads
+    are divided instead); `token_layout` where their tokens are: "contiguous", "zigzag" or "stripe" (empty: as the kind has
+    them, zigzag, by Ulysses contiguous). With `ulysses` above 1 so many neighbours in a ring exchange heads, and
+    cp / `ulysses` groups of them exchange keys and values. `gathered` says what becomes of the inputs that sequence
     parallelism gathers for products: "again" (they are gathered once more for the backward) or "kept". `dispatch` says how
     a token goes to its experts: "copies" (once for each of them) or "once" (to each device that has any of them, which copies
     it there: DeepEP, HybridEP). `software` names an
@@ -152,6 +154,8 @@ class Plan:
     optimizer: str = "adamw"
     token_parts: TokenParts = 1
     parts_of: PartsOf = "samples"
+    token_layout: TokenLayout = ""
+    ulysses: int = 1
 
     verbs: ClassVar[PlanVerbs | None] = None
 
@@ -284,6 +288,11 @@ class Plan:
     def has_chunks(self) -> bool:
         """Are they chunks of sequences, which read keys and values of those before them?"""
         return self.has_parts and self.parts_of == "sequence"
+
+    @property
+    def context_parallel(self) -> ContextParallel:
+        """How devices of cp attend. Raises PlanError for what there is no such thing of."""
+        return ContextParallel(self.cp, self.context, self.token_layout, self.ulysses)
 
     @property
     def connects_stages(self) -> bool:
@@ -546,7 +555,7 @@ class Plan:
         known: dict[str, tuple[str, ...]] = {
             "recompute": RECOMPUTES, "dtype": formats, "float8": FLOAT8_RECIPES,
             "reduction_dtype": ("", *formats), "master_dtype": ("", *formats), "vocabulary": VOCABULARIES,
-            "attention": ATTENTIONS, "context": CONTEXTS, "gathered": GATHERED, "dispatch": DISPATCHES,
+            "attention": ATTENTIONS, "gathered": GATHERED, "dispatch": DISPATCHES,
             "parts_of": PARTS_OF,
         }  # fmt: skip
         for name, values in known.items():
@@ -558,10 +567,8 @@ class Plan:
             raise PlanError(
                 f"overlap is {self.overlap}", allowed=f"each of {', '.join(OVERLAPS)} at most once"
             )
-        if self.cp > 1:  # raises where a sequence is no whole runs of every rank
-            SequencePart(self.workload.sequence_length, self.cp, 0, ARRANGEMENT_OF[self.context])
-        if self.context == "ulysses":
-            check_heads(self.model, self.tp, self.cp)
+        # raises where a sequence is no whole runs of every rank, or heads cannot be divided
+        self.context_parallel.check(self.model, self.tp, self.workload.sequence_length)
         software_class(self.software)  # raises where nobody knows it
         if not Reference.of(self.optimizer).names_code:
             _ = self.update_rule  # raises where nobody knows it

@@ -10,7 +10,6 @@ from meshwright.ir.table import Work
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.operator import Operator, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.sequence_part import repeats_of_key
 from meshwright.stage.exchange.inner import SUM_BYTES
 
 RELAY_STEPS = {
@@ -24,9 +23,9 @@ FIRST = " first"  # behind a step's name: of the first one alone, where it is no
 def relay_works(works: Mapping[str, Work], num_steps: int) -> dict[str, Work]:
     """Of a segment that is a relay, by its works as a whole: what each step does, and what stands behind the steps nothing.
 
-    Of pieces in a zigzag every step does an equal part. Of contiguous ones the last device, which is the one counted, attends
-    to its own piece in the first step, and to twice as many pairs in every other; with a window shorter than a piece the
-    first step is all.
+    Of pieces in a zigzag, and of stripes, every step does an equal part. Of contiguous ones the last device, which is the one
+    counted, attends to its own piece in the first step, and to twice as many pairs in every other; with a window shorter
+    than a piece the first step is all.
     """
     found = {
         name: work._replace(flops=0.0, bytes=0.0, share=0.0, operators=()) for name, work in works.items()
@@ -76,8 +75,9 @@ def _widths(plan: Plan) -> _Widths:
         own = kind.attention
         num_heads, num_kv_heads = own.num_heads // plan.tp, own.num_kv_heads // plan.tp
         query, each = num_heads * own.head_dim, own.head_dim + own.value_dim
-        repeats = repeats_of_key(num_heads, num_kv_heads, plan.cp) if plan.context == "ulysses" else 1
-        parts = query + repeats * num_kv_heads * each
+        if plan.context_parallel.heads_degree > 1:
+            num_kv_heads *= plan.context_parallel.repeats_of_key(num_heads, num_kv_heads)
+        parts = query + num_kv_heads * each
         found.append(_Widths(query, num_kv_heads * each, num_heads * own.value_dim, parts, num_heads))
     return _Widths(*(max(own) for own in zip(*found, strict=True)))
 

@@ -6,7 +6,8 @@ divided by tokens: the sum is scattered, and what a column-parallel product read
 (Korthikanti et al. 2022, arXiv 2205.05198).
 
 With context parallelism every device has some tokens of each sequence, and attention alone needs the others (the kinds of
-`specs.plan.sequence_part`): keys and values travel around a ring or are gathered, or heads are exchanged for tokens and back.
+`specs.sequence.context_parallel`): keys and values travel around a ring or are gathered, or heads are exchanged for tokens
+and back.
 
 Chunks of sequences are token parts whose attention reads keys and values of those before them.
 

@@ -10,10 +10,15 @@ from typing import NamedTuple
 from meshwright.ir.layout import COPIED
 from meshwright.ir.table import Hop
 from meshwright.specs.plan.plan import Plan, Recompute
-from meshwright.specs.plan.sequence_part import Context
+from meshwright.specs.sequence.context_parallel import Context, ContextParallel
 from meshwright.stage.chain.chain import BY_TOKENS
 
 TENSOR, CONTEXT = "tp", "cp"
+
+
+def heads_axis(degree: int) -> str:
+    """The axis of so many neighbours along cp (`stage.mesh`)."""
+    return f"{CONTEXT}{degree}"
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,8 @@ class InnerDegrees:
     """How many devices share a microbatch inside a stage, and how.
 
     `sequence_parallel`: the residual stream is divided by tokens along tp. `fetches_again`: what is gathered for a product is
-    not kept for its backward. ``context``: how cp devices share the tokens of a sequence. ``expert_axes``: those along which
+    not kept for its backward. ``context``: how cp devices share the tokens of a sequence; ``ulysses``: how many neighbours
+    among them exchange heads inside a ring. ``expert_axes``: those along which
     experts are divided; none where every device has all. ``recompute``: what is recomputed by segments, as of a plan.
     ``num_parts``: into so many parts a microbatch is cut; ``has_chunks``: along its sequences.
     """
@@ -31,6 +37,7 @@ class InnerDegrees:
     fetches_again: bool = True
     cp: int = 1
     context: Context = "ring"
+    ulysses: int = 1
     expert_axes: tuple[str, ...] = ()
     recompute: Recompute = "none"
     num_parts: int = 1
@@ -61,8 +68,20 @@ class InnerDegrees:
     def stream_layouts(self) -> dict[str, str]:
         """How the residual stream lies along every axis of several devices."""
         found = {TENSOR: BY_TOKENS if self.sequence_parallel else COPIED} if self.tp > 1 else {}
-        axes = ((CONTEXT,) if self.cp > 1 else ()) + self.expert_axes
+        axes = self.context_axes + self.expert_axes
         return found | {axis: BY_TOKENS for axis in axes if axis not in found}
+
+    @property
+    def context_parallel(self) -> ContextParallel:
+        """How cp devices attend, wherever their tokens are."""
+        return ContextParallel(self.cp, self.context, "", self.ulysses)
+
+    @property
+    def context_axes(self) -> tuple[str, ...]:
+        """Axes of the devices that share sequences: of a ring, and inside it of those that exchange heads."""
+        if self.cp == 1:
+            return ()
+        return (CONTEXT, heads_axis(self.ulysses)) if self.ulysses > 1 else (CONTEXT,)
 
     @property
     def divides_hidden(self) -> bool:

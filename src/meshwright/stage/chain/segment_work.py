@@ -256,8 +256,7 @@ def _kept(plan: Plan, layers: StageLayers, *, is_split: bool, has_relay: bool) -
     """`is_split`: attention is several steps; `has_relay`: one of them is a ring's."""
     context = saving_context(plan)._replace(recompute="none")
     # gathered ones are of all devices; those that travel again are a value between segments
-    travels = has_relay
-    times_of_keys = 0 if travels else plan.cp if plan.context == "all_gather" else 1
+    times_of_keys = 0 if has_relay else plan.cp if plan.context == "all_gather" else 1
     for block in range(layers.first_block, layers.first_block + layers.num_blocks):
         for tensor in context_saved(plan.model, context, block, plan.workload.sequence_length):
             step = KEPT_BY.get(tensor.name, "attention" if tensor.name in OF_ATTENTION else "mlp")

@@ -8,7 +8,8 @@ Bytes are those of the whole tensor (after a gather, before a scatter; of one me
                  2022, arXiv 2205.05198)
     context      of a ring keys and values of all pieces, beside attention; backward their gradients, too (Liu et al. 2023,
                  arXiv 2310.01889). Gathered, the same bytes before and behind attention (arXiv 2407.21783, section 3.3.2).
-                 Ulysses: all-to-all of queries, keys and values, and of the result, in both passes (arXiv 2309.14509)
+                 Ulysses: all-to-all of queries, keys and values, and of the result, in both passes (arXiv 2309.14509); inside
+                 a ring both, each among its devices (arXiv 2405.07719)
     expert       all-to-all to the experts and back, [T k, h] each way (Lepikhin et al. 2020, arXiv 2006.16668)
     pipeline     without sequence parallelism every device of a tensor-parallel group sends its share of [T, h] to the
                  next stage, which gathers it (Narayanan et al. 2021, arXiv 2104.04473, section 4.1)
@@ -22,8 +23,7 @@ from meshwright.ir.axis import FIRST_AXIS
 from meshwright.ir.table import IN_PARTS, ROUTED, ROUTED_ONCE, Exchange, Inner
 from meshwright.specs.model.layers import StageLayers, begins_decoder
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.sequence_part import repeats_of_key
-from meshwright.stage.mesh import context_axes, expert_axes
+from meshwright.stage.mesh import expert_axes, heads_axes, ring_axes
 from meshwright.stage.operator.layer import MicrobatchShape
 from meshwright.stage.piece import (
     has_vocabulary_passes,
@@ -128,29 +128,35 @@ def _context(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backwar
     """Of every block. With q the bytes of a device's queries and rho the key-value heads per query head, a device sends
     2 (P - 1) q rho forward and, gathered, twice that backward. A ring's gradients of keys and values take P hops and are
     summed in at least 32 bits: backward it sends, with q in 16 bits, 2 (P - 1) q rho + 4 P q rho. By Ulysses
-    (2 + 2 rho) (P - 1) / P q each way."""
+    (2 + 2 rho) (P - 1) / P q each way. Of Ulysses among U inside a ring both, each with its own degree: behind the exchange
+    of heads keys and values have U times the tokens of as many fewer heads."""
     attention = plan.model.attention
     num_heads, num_kv_heads = attention.num_heads // plan.tp, attention.num_kv_heads // plan.tp
-    token_bytes = float(shape.num_tokens * shape.element_bytes)
-    if plan.context == "ulysses":
-        num_kv_heads *= repeats_of_key(num_heads, num_kv_heads, plan.cp)
-        result = num_heads * attention.value_dim
-        sent = num_heads * attention.head_dim + num_kv_heads * (attention.head_dim + attention.value_dim)
-        return [_along_cp(plan, "all_to_all", token_bytes * width, layers, "") for width in (sent, result)]
+    token_bytes, own = float(shape.num_tokens * shape.element_bytes), plan.context_parallel
+    found, axes = list[Inner](), heads_axes(plan)
+    if own.heads_degree > 1:
+        num_kv_heads *= own.repeats_of_key(num_heads, num_kv_heads)
     width = num_kv_heads * (attention.head_dim + attention.value_dim)
-    is_ring = plan.context != "all_gather"
-    beside, whole = "attention" if is_ring else "", token_bytes * plan.cp * width
-    found = [_along_cp(plan, "all_gather", whole, layers, beside)]
-    if is_backward:
-        # a ring's gradients are sums, and go one hop further than keys and values do: home
-        times = max(1.0, SUM_BYTES / shape.element_bytes) * plan.cp / (plan.cp - 1) if is_ring else 1.0
-        found.append(_along_cp(plan, "reduce_scatter", times * whole, layers, beside))
+    if own.heads_degree > 1:
+        sent, result = num_heads * attention.head_dim + width, num_heads * attention.value_dim
+        found += [_along(axes, "all_to_all", token_bytes * each, layers, "") for each in (sent, result)]
+    if own.ring_degree > 1:
+        beside, whole = "attention" if own.travels else "", token_bytes * own.ring_degree * width
+        found.append(_along(ring_axes(plan), "all_gather", whole, layers, beside))
+        if is_backward:
+            times = 1.0
+            if own.travels:  # gradients are sums, and go one hop further than keys and values do: home
+                times = max(1.0, SUM_BYTES / shape.element_bytes) * own.ring_degree / (own.ring_degree - 1)
+            found.append(_along(ring_axes(plan), "reduce_scatter", times * whole, layers, beside))
     return found
 
 
-def _along_cp(plan: Plan, algorithm: str, num_bytes: float, layers: StageLayers, beside: str) -> Inner:
-    exchange = Exchange(context_axes(plan), algorithm=algorithm)
-    return Inner(exchange, num_bytes, layers.num_blocks, beside, "context parallel")
+def _along(
+    axes: tuple[str, ...], algorithm: str, num_bytes: float, layers: StageLayers, beside: str
+) -> Inner:
+    return Inner(
+        Exchange(axes, algorithm=algorithm), num_bytes, layers.num_blocks, beside, "context parallel"
+    )
 
 
 def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inner]:

@@ -22,6 +22,8 @@ from meshwright.specs.model.division import check_division
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator, Phase
 from meshwright.specs.plan.optimizer import UpdateRule
+from meshwright.specs.sequence.context_parallel import repeats_of_key
+from meshwright.specs.sequence.sequence_part import Arrangement, SequencePart, most_attended_pairs
 
 # Attention copies q, k, v to contiguous heads (turning q and k as it goes) and its result back: a read and a
 # write of each element, and the same with the gradients.
@@ -57,9 +59,9 @@ class MicrobatchShape(NamedTuple):
 
     `tp` devices share every block's matrices, `ep` devices its experts: each has num_experts / ep of them and,
     as all of them route their own tokens, as many rows as without. Where `ep` devices include those of a
-    tensor-parallel group, `expert_tp` is 1 (0: as `tp`). `cp` devices share every sequence, each with as many
-    early as late pieces, so that causal attention is balanced; where it `is_contiguous`, each has one run, and what is
-    counted is the last device's, which sees all keys and for which the others wait. Gradients are summed in
+    tensor-parallel group, `expert_tp` is 1 (0: as `tp`). `cp` devices share every sequence, whose
+    tokens lie as `arrangement` says; what is counted is the device's that attends to most, for which the others wait.
+    `heads_degree` of them divide the heads among themselves while they attend. Gradients are summed in
     `gradient_dtype` (empty: as `dtype`). `sequence_parallel`: norms and residuals are divided along tp. `attention`:
     as of a plan; "flash" stores no score matrix. ``num_earlier``: tokens of each sequence in front of these rows, whose keys
     and values attention reads, too (chunks of sequences; with cp 1).
@@ -75,7 +77,8 @@ class MicrobatchShape(NamedTuple):
     expert_tp: int = 0
     attention: str = "flash"
     gradient_dtype: str = ""
-    is_contiguous: bool = False
+    arrangement: Arrangement = "zigzag"
+    heads_degree: int = 1
     num_earlier: int = 0
 
     @property
@@ -87,6 +90,16 @@ class MicrobatchShape(NamedTuple):
     def local_length(self) -> int:
         """Tokens of one sequence on one device, rounded up."""
         return -(-self.sequence_length // self.cp)
+
+    @property
+    def ring_degree(self) -> int:
+        """Devices, or groups of those that divide heads, whose queries are of different tokens while they attend."""
+        return self.cp // self.heads_degree
+
+    @property
+    def attending_length(self) -> int:
+        """Tokens of one sequence whose queries a device has while it attends."""
+        return -(-self.sequence_length // self.ring_degree)
 
     @property
     def num_rows(self) -> int:
@@ -277,25 +290,38 @@ def head_layout(
 
 def _pairs_of_device(shape: MicrobatchShape, window: int) -> float:
     """Pairs of a query of this device and a key it sees, of one sequence."""
-    pairs, length = attended_pairs(shape.sequence_length, window), shape.sequence_length
-    if shape.is_contiguous:
-        return pairs - attended_pairs(length - length // shape.cp, window)
-    return pairs / shape.cp
+    if shape.ring_degree == 1:
+        return attended_pairs(shape.sequence_length, window) / shape.cp
+    part = SequencePart(shape.sequence_length, shape.ring_degree, 0, shape.arrangement)
+    return most_attended_pairs(part, window) / shape.heads_degree
+
+
+def _window_of_products(shape: MicrobatchShape, window: int) -> int:
+    """Of a causal product of a device's queries with the keys of one device; 0: it is no shorter than what they are of. Of a
+    stripe's keys every device has its share of a window."""
+    is_striped = shape.arrangement == "stripe" and shape.ring_degree > 1
+    seen = max(1, window // shape.ring_degree) if is_striped and window else window
+    return seen if 0 < seen < shape.attending_length else 0
 
 
 def _num_attentions(shape: MicrobatchShape, window: int) -> int:
-    """Causal products of S / cp tokens that a device's queries make: one with each of cp pieces of the keys, or with its
-    own alone where the window is shorter than a piece. The last of contiguous pieces sees all of those before it, two
-    causal products each."""
-    if 0 < window < shape.local_length:
+    """Causal products of as many tokens as a device attends with that its queries make: one with the keys of each device of
+    a ring, or with its own alone where the window is shorter than a piece. The last of contiguous pieces sees all of those
+    before it, two causal products each."""
+    if shape.arrangement == "stripe" or shape.ring_degree == 1:
+        return shape.ring_degree
+    if _window_of_products(shape, window):
         return 1
-    return 2 * shape.cp - 1 if shape.is_contiguous else shape.cp
+    return 2 * shape.ring_degree - 1 if shape.arrangement == "contiguous" else shape.ring_degree
 
 
 def _attention_dims(attention: Attention, local: LocalSizes, shape: MicrobatchShape) -> tuple[int, ...]:
-    width, window = (attention.head_dim + attention.value_dim + 1) // 2, attention.window
-    causal = window if 0 < window < shape.local_length else 1
-    return (shape.num_sequences, local.heads, local.kv_heads, shape.local_length, width, causal)
+    width = (attention.head_dim + attention.value_dim + 1) // 2
+    causal = _window_of_products(shape, attention.window) or 1
+    heads, kv_heads, among = local.heads, local.kv_heads, shape.heads_degree
+    if among > 1:
+        heads, kv_heads = heads // among, kv_heads * repeats_of_key(heads, kv_heads, among) // among
+    return (shape.num_sequences, heads, kv_heads, shape.attending_length, width, causal)
 
 
 def _attention_kernels(
@@ -329,9 +355,9 @@ def attention_forward(
 ) -> tuple[Operator, ...]:
     """Causal attention of this device's queries.
 
-    Fused, scores are not stored: reads q, k, v and writes the result. Among cp devices a device's S / cp queries
-    see half of all S keys on average: as much as cp causal products of S / cp tokens each; the last of contiguous
-    pieces nearly all: 2 - 1 / cp times as much.
+    Fused, scores are not stored: reads q, k, v and writes the result. Among the devices of a ring of R a device's
+    S / R queries see half of all S keys on average: as much as R causal products of S / R tokens each; the last of
+    contiguous pieces nearly all: 2 - 1 / R times as much.
     """
     if shape.attention != "flash":
         return _unfused(attention, local, shape, SOFTMAX_BYTES[shape.attention], is_backward=False)

@@ -36,7 +36,7 @@ OF_LOADS = (
 )  # fmt: skip
 WORDS = (*DEFAULTS, "dp", "chunks", "base", "workload", *OF_LOADS)
 # Of the plan that `base` names, what holds although the state says other degrees.
-CARRIED = ("overlap", "context", "gathered", "dispatch", "software", "attention")
+CARRIED = ("overlap", "context", "token_layout", "ulysses", "gathered", "dispatch", "software", "attention")
 LOOKS = ("view", "t0", "t1", "zoom", "stage", "theme")  # what the page alone understands
 SHARDINGS = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3"}
 MASTERS = {"master_dtype": "float32", "reduction_dtype": "float32"}

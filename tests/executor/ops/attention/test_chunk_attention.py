@@ -16,7 +16,7 @@ from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.attention.part_attention import query_and_block
 from meshwright.executor.ops.attention.sliding_window import within_window
 from meshwright.executor.ops.token_places import own_tokens
-from meshwright.specs.plan.sequence_part import SequenceRun
+from meshwright.specs.sequence.sequence_part import SequenceRun
 
 
 def runs_of(lengths: list[int]) -> list[SequenceRun]:

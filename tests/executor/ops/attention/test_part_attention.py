@@ -16,7 +16,7 @@ from meshwright.executor.ops.attention.part_attention import AttentionState, Par
 from meshwright.executor.ops.attention.rotary import Rotation, rotation, turned_at
 from meshwright.executor.ops.attention.tile_kernel import EMPTY_SUM
 from meshwright.executor.ops.token_places import own_tokens, token_places
-from meshwright.specs.plan.sequence_part import SequencePart
+from meshwright.specs.sequence.sequence_part import SequencePart
 
 THETA = 10_000.0
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5}

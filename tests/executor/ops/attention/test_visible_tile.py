@@ -13,7 +13,7 @@ from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.attention.sliding_window import within_window
 from meshwright.executor.ops.attention.visible_tile import Tile, visible_tiles
 from meshwright.executor.ops.token_places import token_places
-from meshwright.specs.plan.sequence_part import SequencePart
+from meshwright.specs.sequence.sequence_part import SequencePart
 
 
 def painted(tiles: tuple[Tile, ...], num_samples: int, queries: SequencePart, keys: SequencePart) -> Tensor:

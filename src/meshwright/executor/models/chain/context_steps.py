@@ -26,7 +26,7 @@ from meshwright.executor.ops.attention.head_exchange import (
 )
 from meshwright.executor.ops.attention.part_attention import query_and_block
 from meshwright.executor.ops.attention.sliding_window import within_window
-from meshwright.specs.plan.sequence_part import SequencePart, SequenceRun
+from meshwright.specs.sequence.sequence_part import SequencePart, SequenceRun
 from meshwright.stage.chain.chain import ChainStep
 
 

@@ -14,7 +14,7 @@ from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.linear import SplitLinear
 from meshwright.executor.ops.randomness import SampleKeys
-from meshwright.specs.plan.sequence_part import OwnTokens
+from meshwright.specs.sequence.sequence_part import OwnTokens
 from meshwright.stage.chain.parameters import LAST_PRODUCT
 
 

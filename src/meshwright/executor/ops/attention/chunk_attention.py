@@ -18,7 +18,7 @@ from torch import Tensor
 
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.attention.part_attention import AttentionState, PartAttention
-from meshwright.specs.plan.sequence_part import SequenceRun
+from meshwright.specs.sequence.sequence_part import SequenceRun
 
 
 def chunk_attention(

@@ -17,7 +17,7 @@ from torch import Tensor
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.attention.part_attention import PartAttention
 from meshwright.executor.ops.token_places import token_places
-from meshwright.specs.plan.sequence_part import SequencePart
+from meshwright.specs.sequence.sequence_part import SequencePart
 
 
 def in_sequence_order(gathered: Tensor, part: SequencePart) -> Tensor:

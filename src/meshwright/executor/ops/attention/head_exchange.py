@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.ops.attention.causal_attention import HeadLayout
-from meshwright.specs.plan.sequence_part import repeats_of_key
+from meshwright.specs.sequence.context_parallel import repeats_of_key
 
 
 @dataclass(frozen=True)

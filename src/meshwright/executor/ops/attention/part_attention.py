@@ -39,7 +39,7 @@ from meshwright.executor.ops.attention.tile_kernel import (
     wide_dtype,
 )
 from meshwright.executor.ops.attention.visible_tile import Tile, visible_tiles
-from meshwright.specs.plan.sequence_part import OwnTokens
+from meshwright.specs.sequence.sequence_part import OwnTokens
 
 
 class AttentionState(NamedTuple):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.token_places import token_places
-from meshwright.specs.plan.sequence_part import OwnTokens
+from meshwright.specs.sequence.sequence_part import OwnTokens
 
 MASKED_ROWS = 128  # queries of a block under a mask: half as many again as keys are then computed for nothing, at the edges
 Integers = npt.NDArray[np.int64]
@@ -50,7 +50,7 @@ def visible_tiles(
 
 
 def _places(part: OwnTokens) -> Integers:
-    return np.concatenate([np.arange(run.start, run.stop) for run in part.runs])
+    return np.concatenate([np.arange(run.start, run.stop, run.step) for run in part.runs])
 
 
 @lru_cache(maxsize=256)
@@ -70,6 +70,8 @@ def _run_tiles(rows: slice, num_keys: int, is_rising: bool) -> list[Tile]:
     """Of rows whose first one sees so many keys, and each other one as many, or one more than the one before it."""
     if not is_rising:
         return [Tile(rows, slice(0, num_keys))] if num_keys else []
+    if not num_keys:  # of a stripe's later rank: the first row sees none
+        return _run_tiles(slice(rows.start + 1, rows.stop), 1, is_rising=True)
     first = num_keys - 1
     before = [Tile(rows, slice(0, first))] if first else []
     return [*before, Tile(rows, slice(first, first + rows.stop - rows.start), is_causal=True)]

@@ -4,33 +4,30 @@ contiguous   rank r of P has the r-th of P equal runs. A causal token sees all b
              times the mean work (Liu et al. 2023, arXiv 2310.01889).
 zigzag       of 2P equal runs rank r has r and 2P - 1 - r: every rank does the same work (Llama 3, arXiv 2407.21783,
              section 3.3.2).
+stripe       rank r has every P-th token from r on. Of the keys of ranks up to its own a query sees as many as there are
+             queries up to it, of those of later ranks one less: all ranks do the same work but for these (Brandon et al.
+             2023, arXiv 2311.09431).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import lcm
 from typing import Literal
 
 from meshwright.specs.error import PlanError
-from meshwright.specs.model.shape import ModelShape
 
-Arrangement = Literal["contiguous", "zigzag"]
-ARRANGEMENTS: tuple[Arrangement, ...] = ("contiguous", "zigzag")
-Context = Literal["ring", "ring_contiguous", "all_gather", "ulysses"]
-# How each kind of context parallelism arranges tokens. Behind Ulysses' exchange every device has the whole sequence of some
-# heads, so all do the same work as it is.
-ARRANGEMENT_OF: Mapping[Context, Arrangement] = {
-    "ring": "zigzag", "ring_contiguous": "contiguous", "all_gather": "zigzag", "ulysses": "contiguous",
-}  # fmt: skip
-CONTEXTS: tuple[Context, ...] = tuple(ARRANGEMENT_OF)
-CONTIGUOUS_RING: Context = "ring_contiguous"  # causal attention is not balanced
-RINGS: tuple[Context, ...] = ("ring", CONTIGUOUS_RING)  # in which keys and values travel
+Arrangement = Literal["contiguous", "zigzag", "stripe"]
+ARRANGEMENTS: tuple[Arrangement, ...] = ("contiguous", "zigzag", "stripe")
 
 
 @dataclass(frozen=True)
 class SequencePart:
     """The tokens of rank `rank` of `degree`, of sequences of `sequence_length` tokens; by default all of them.
+
+    ``ulysses``: so many neighbouring ranks have equal pieces, one behind the other, of what one rank of fewer would have
+    (`ring`), which they gather of some heads each (Fang and Zhao 2024, arXiv 2405.07719).
 
     Raises PlanError for a rank that is not there, an unknown arrangement, or a length that does not divide.
     """
@@ -39,6 +36,7 @@ class SequencePart:
     degree: int = 1
     rank: int = 0
     arrangement: Arrangement = "contiguous"
+    ulysses: int = 1
 
     def __post_init__(self) -> None:
         if self.arrangement not in ARRANGEMENTS:
@@ -48,7 +46,12 @@ class SequencePart:
                 f"rank {self.rank} of a context-parallel degree of {self.degree}",
                 allowed=f"0 to {self.degree - 1}",
             )
-        step = num_runs(self.degree, self.arrangement)
+        if self.ulysses < 1 or self.degree % self.ulysses:
+            raise PlanError(
+                f"groups of {self.ulysses} ranks in a context-parallel degree of {self.degree}",
+                allowed=f"a number that divides {self.degree}",
+            )
+        step = num_runs(self.degree, self.arrangement, self.ulysses)
         if self.sequence_length < 1 or self.sequence_length % step:
             raise PlanError(
                 f"a sequence of {self.sequence_length} tokens over cp({self.degree}), {self.arrangement}",
@@ -64,6 +67,11 @@ class SequencePart:
     @property
     def runs(self) -> tuple[range, ...]:
         """Places in the sequence of this rank's tokens, in the order in which it has them: they rise."""
+        if self.ulysses > 1:
+            low = self.rank % self.ulysses * self.num_tokens
+            return _piece(self.ring.runs, low, low + self.num_tokens)
+        if self.arrangement == "stripe":
+            return (range(self.rank, self.sequence_length, self.degree),)
         count = num_runs(self.degree, self.arrangement)
         size = self.sequence_length // count
         own = (self.rank,) if count == self.degree else (self.rank, count - 1 - self.rank)
@@ -74,6 +82,17 @@ class SequencePart:
         """All tokens of the sequence, in order."""
         return SequencePart(self.sequence_length)
 
+    @property
+    def ring(self) -> SequencePart:
+        """What the neighbours of a group have together: the tokens of a rank of a ring of groups."""
+        return replace(self, degree=self.degree // self.ulysses, rank=self.rank // self.ulysses, ulysses=1)
+
+    @property
+    def neighbours(self) -> tuple[SequencePart, ...]:
+        """What each rank of its group has, in the order of the ranks."""
+        first = self.rank - self.rank % self.ulysses
+        return tuple(self.of_rank(rank) for rank in range(first, first + self.ulysses))
+
     def of_rank(self, rank: int) -> SequencePart:
         """What another rank has."""
         return replace(self, rank=rank)
@@ -81,6 +100,16 @@ class SequencePart:
     def source(self, step: int) -> SequencePart:
         """Whose keys and values this rank has at a step of a ring that sends to the next rank: its own at step 0."""
         return self.of_rank((self.rank - step) % self.degree)
+
+
+def _piece(runs: tuple[range, ...], low: int, high: int) -> tuple[range, ...]:
+    """Of runs one behind the other the elements from `low` to `high`."""
+    found = []
+    for run in runs:
+        own = run[max(0, low) : max(0, high)]
+        low, high = low - len(run), high - len(run)
+        found += [own] if own else []
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -101,35 +130,29 @@ class SequenceRun:
 OwnTokens = SequencePart | SequenceRun  # which tokens of its sequences a device has, or works on
 
 
-def num_runs(degree: int, arrangement: Arrangement) -> int:
+def num_runs(degree: int, arrangement: Arrangement, ulysses: int = 1) -> int:
     """Equal runs that a sequence is cut into; its length is a multiple of it."""
-    return 2 * degree if arrangement == "zigzag" and degree > 1 else degree
+    ring = degree // ulysses
+    return lcm(degree, 2 * ring) if arrangement == "zigzag" and ring > 1 else degree
 
 
-def repeats_of_key(num_heads: int, num_kv_heads: int, degree: int) -> int:
-    """How often Ulysses over `degree` ranks repeats each key-value head, so that every rank has one; 1: there are enough.
-
-    Raises PlanError where the ranks do not divide the query heads, or neither they nor the key-value heads divide the other.
-    """
-    if num_heads % degree or (num_kv_heads % degree and degree % num_kv_heads):
-        raise PlanError(
-            f"context ulysses gives cp({degree}) ranks {num_heads} query and {num_kv_heads} key-value heads of a device",
-            allowed="a degree that divides the query heads, and divides the key-value heads or is a multiple of them",
-            next="take another cp, or context ring, which divides no heads",
-        )
-    return max(1, degree // num_kv_heads)
+def attended_pairs_of(runs: tuple[range, ...], window: int = 0) -> float:
+    """Pairs of a query at one of these places and a key that it sees; with a window, its last `window` keys."""
+    found = 0
+    for run in runs:
+        near = run[: len(range(run.start, min(run.stop, window), run.step))] if window else run
+        # a query at place n sees n + 1 keys
+        found += len(near) * (near[0] + near[-1] + 2) // 2 if near else 0
+        found += (len(run) - len(near)) * window
+    return float(found)
 
 
-def check_heads(model: ModelShape, tp: int, cp: int) -> None:
-    """Raise PlanError where Ulysses over `cp` ranks cannot divide the heads of a device of `tp` in every block."""
-    for block in model.kinds:
-        repeats_of_key(block.attention.num_heads // tp, block.attention.num_kv_heads // tp, cp)
+@lru_cache(maxsize=1024)
+def most_attended_pairs(part: SequencePart, window: int = 0) -> float:
+    """Pairs of the rank that has most of them: the others wait for it."""
+    return max(attended_pairs_of(part.of_rank(rank).runs, window) for rank in range(part.degree))
 
 
-def divides_heads(model: ModelShape, tp: int, cp: int) -> bool:
-    """Can Ulysses divide the model's heads so?"""
-    try:
-        check_heads(model, tp, cp)
-    except PlanError:
-        return False
-    return True
+def work_ratio(part: SequencePart, window: int = 0) -> float:
+    """Pairs of the rank that has most of them, by the mean: contiguous 2 - 1/P, zigzag 1, stripe nearly."""
+    return most_attended_pairs(part, window) * part.degree / attended_pairs_of(part.whole.runs, window)
