@@ -68,10 +68,11 @@ class Contenders:
     @classmethod
     def of(
         cls, whole: Space, capacity_bytes: int, *, extrapolate: bool = False, is_all: bool = False,
-        sources: CostSources | None = None, ends_s: float = float("inf"),
+        sources: CostSources | None = None, ends_s: float = float("inf"), until_s: float = 0.0,
     ) -> Contenders:  # fmt: skip
         """Of these candidates on devices with so many bytes; `is_all`: with nothing skipped; `sources`: what priced
-        this space before. After `ends_s` on the clock no more are looked at, once one fits.
+        this space before. After `ends_s` on the clock no more are looked at, once one fits. Steps of at most `until_s` are
+        looked at however far they are behind the best.
 
         Raises PlanError as `pricing_of`.
         """
@@ -86,14 +87,14 @@ class Contenders:
             found.look_at(own)
             next_s = float(least_s[is_left].min(initial=np.inf))
             is_enough = found.num_fitting >= ENOUGH and not is_all
-            if is_enough and next_s > BEHIND * found.best_s:
+            if is_enough and next_s > max(BEHIND * found.best_s, until_s):
                 break
             if found.num_fitting and is_left.any() and time.perf_counter() >= ends_s:
                 is_complete = False
                 break
             limit_s = max(FURTHER * limit_s, FIRST * next_s)
             if is_enough:
-                limit_s = min(limit_s, BEHIND * found.best_s)
+                limit_s = min(limit_s, max(BEHIND * found.best_s, until_s))
         uneven = np.flatnonzero(is_left & (even_s < found.best_s) & (whole.pp > 1))
         uneven = uneven[np.argsort(even_s[uneven], kind="stable")]
         skipped_s = np.repeat(least_s[is_left], whole.num_kinds[is_left])

@@ -152,6 +152,8 @@ def search(
         others = _Trials(asked, capacity, objective, extrapolate, iterations)
         others.make_safe(risk, ends_s)
         trials.plans += others.plans
+    if risk is not None and objective is not Objective.MEMORY:
+        trials.widen(whole, risk, ends_s)
     if is_complete:
         trials.improve(
             _kinds(fix or {}, forbid), layer_wise, _values((fix or {}).get("recompute", RECOMPUTES))
@@ -325,24 +327,41 @@ class _Trials:
         keep_best(sorted(self.plans, key=lambda each: each.step.value))
         return found
 
-    def make_safe(self, risk: float, ends_s: float) -> bool:
-        """Does a plan fit with this risk? Where the fastest does not, further ones that do are simulated."""
-
-        def is_safe(each: Predicted) -> bool:
-            return each.fit_probability(self._capacity) >= 1.0 - risk
-
-        if self.plans and is_safe(min(self.plans, key=lambda each: each.step.value)):
+    def make_safe(self, risk: float, ends_s: float, safe_s: float = np.inf) -> bool:
+        """Does a plan fit with this risk? Where the fastest does not, further ones that do are simulated; `safe_s`: seconds
+        of the fastest that is known from elsewhere."""
+        if self.plans and self._safe_s(risk) <= min(each.step.value for each in self.plans):
             return True
         left, begun = NUM_SAFE, time.perf_counter()
         for number in safe_numbers(self._contenders, self._capacity, risk):
-            best_s = min((each.step.value for each in self.plans if is_safe(each)), default=np.inf)
+            best_s = min(safe_s, self._safe_s(risk))
             is_over = time.perf_counter() >= max(ends_s, begun)
             if not left or is_over or self._form.step_s[number] > BEHIND * best_s:
                 break
             if number not in self._tried:
                 self._try(number, 1.0, None)
                 left -= 1
-        return any(map(is_safe, self.plans))
+        return bool(np.isfinite(self._safe_s(risk)))
+
+    def _safe_s(self, risk: float) -> float:
+        """Seconds of the fastest plan that fits with this risk; infinite without one."""
+        safe = (each for each in self.plans if each.fit_probability(self._capacity) >= 1.0 - risk)
+        return min((each.step.value for each in safe), default=float("inf"))
+
+    def widen(self, whole: Space, risk: float, ends_s: float) -> None:
+        """Where the fastest plan that fits with this risk is slower than what the contenders left out may be, as they end
+        close behind the fastest of all: look on as far as that plan, and add what fits and is faster."""
+        safe_s = self._safe_s(risk)
+        if not float(self._contenders.skipped_s.min(initial=np.inf)) < safe_s < np.inf:
+            return
+        wider = Contenders.of(
+            whole, self._capacity, extrapolate=self._extrapolate, sources=self._contenders.sources, ends_s=ends_s,
+            until_s=safe_s,
+        )  # fmt: skip
+        others = _Trials(wider, self._capacity, self._objective, self._extrapolate, self._iterations)
+        others.make_safe(risk, ends_s, safe_s)
+        known = {each.plan for each in self.plans}
+        self.plans += [each for each in others.plans if each.plan not in known]
 
     def least_share(self) -> float:
         """Of what the plan that needs most so may need at worst, what it is expected to need."""
