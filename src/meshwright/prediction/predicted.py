@@ -19,6 +19,8 @@ from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
 from meshwright.prediction.composition import is_in_segments, is_refused, not_composable, sends_inside
 from meshwright.prediction.description import describe
+from meshwright.prediction.document.document_prices import DocumentPrices
+from meshwright.prediction.document.drawn_step import DrawnBatches, DrawnSteps
 from meshwright.prediction.memory_estimate import MemoryEstimate, estimate_memory
 from meshwright.prediction.memory_limit import Rejection, estimated_rejection, fit_probability, rejection
 from meshwright.prediction.step_interval import interval_of_costs, interval_of_parts
@@ -112,8 +114,23 @@ class Predicted:
 
     @cached_property
     def prices(self) -> Prices:
-        """What the program's rows cost."""
-        return self.made.priced(self.pricing.costs)
+        """What the program's rows cost; of drawn batches in the one whose step is nearest to their mean."""
+        return self.made.priced(self.pricing.costs) if self._batches is None else self._batches.nearest
+
+    @cached_property
+    def _batches(self) -> DrawnBatches | None:
+        """Drawn batches, where documents differ in length; None where all microbatches are alike."""
+        work = self.plan.workload
+        alike = {min(length, work.sequence_length) for length, _ in work.lengths}
+        if not alike or (len(alike) == 1 and work.sequence_length % alike.pop() == 0):
+            return None
+        prices = DocumentPrices.of(self.made, self.pricing.costs, self.schedule, self.in_segments)
+        return DrawnBatches(self.plan, prices, self.iterations)
+
+    @cached_property
+    def drawn(self) -> DrawnSteps | None:
+        """The steps of drawn batches, where documents differ in length, of what rows take; None where all steps are alike."""
+        return None if self._batches is None else self._batches.steps
 
     @cached_property
     def verified(self) -> Verification:
@@ -131,16 +148,25 @@ class Predicted:
     def _iterations(self) -> Trace:
         return step_trace(self.made, self.prices, self.iterations)
 
+    @property
+    def drawn_steps_s(self) -> tuple[float, ...]:
+        """Seconds of the step of every drawn batch, whose mean is the step; none where all steps are alike."""
+        drawn = () if self.drawn is None else self.drawn.seconds
+        return tuple(self.factor * (each + self.pricing.step_s) for each in drawn)
+
     @cached_property
     def outcome(self) -> Outcome:
         """What simulating the step gives."""
         trace, width = self._iterations, self.pricing.width
-        period_s = metrics.period_s(trace)
+        shown_s = metrics.period_s(trace)
+        period_s = shown_s if self.drawn is None else self.drawn.mean_s
         if width is None:
             step = interval_of_costs(self.made, self.prices, self._iterations)
+            step = step if self.drawn is None else step.scaled(period_s / shown_s)
             return Outcome(step, {}, metrics.bubble(trace), {}).scaled(self.factor, self.ends)
         exchanges = hidden_exchanges(trace, busiest(self.program, self.prices)[0])
-        parts = step_parts(self.made, self.prices, self.pricing, period_s, trace)
+        added_s = None if self._batches is None else self._batches.added_s
+        parts = step_parts(self.made, self.prices, self.pricing, period_s, trace, added_s)
         step = interval_of_parts(self.made, self.pricing, width, period_s, parts)
         return Outcome(step, parts, metrics.bubble(trace), exchanges).scaled(self.factor, self.ends)
 
@@ -184,7 +210,8 @@ class Predicted:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the prediction rests on."""
-        return self.pricing.assumptions
+        said = () if self.drawn is None else (self.drawn.sentence,)
+        return (*self.pricing.assumptions, *said)
 
     @property
     def num_rows(self) -> int:
@@ -258,6 +285,8 @@ class Predicted:
         told = {**found.metadata, **(told if said is None else said)}
         told["flops"] = self.flops.to_dict()
         told["step"] = {"value": step.value, "low": step.low, "high": step.high, "basis": step.basis}
+        if self.drawn is not None:
+            told["drawn_steps_s"] = list(self.drawn_steps_s)
         if self.pricing.width is None:
             return replace(found, metadata=told)
         told["step"]["overhead"], told["parts"] = self.factor * overhead_s, dict(self.parts)
@@ -293,8 +322,8 @@ class Predicted:
         """Let go of program, prices and timeline, whose results stay: of many plans few are asked for again."""
         known = vars(self)
         if "outcome" in known:
-            _ = self.peak_bytes, self.bound_bytes
-        for heavy in ("made", "prices", "verified", "_iterations"):
+            _ = self.peak_bytes, self.bound_bytes, self.drawn
+        for heavy in ("made", "prices", "verified", "_iterations", "_batches"):
             known.pop(heavy, None)
 
     @property

@@ -20,10 +20,11 @@ from meshwright.simulator.pricing import Prices
 Floats = NDArray[np.float64]
 INNER_ROWS = frozenset(WORDS.names)  # of exchanges between segments
 INSIDE, OVERHEAD, WAITING = "exchanges inside, host", "step overhead", "waiting"
+ATTENTION = "attention"
 HOST_MEMORY = "host memory"  # waiting for it
 HOST_KINDS = (Kind.LOAD, Kind.STORE)
 # What adds up to a step on its busiest device; a part of any other name is what rows of other streams take.
-ADDS_UP = frozenset(("matmul", "attention", "stream", "gap", INSIDE, OVERHEAD, WAITING, HOST_MEMORY))
+ADDS_UP = frozenset(("matmul", ATTENTION, "stream", "gap", INSIDE, OVERHEAD, WAITING, HOST_MEMORY))
 
 
 def is_beside(part: str) -> bool:
@@ -105,12 +106,18 @@ def _host_memory_s(trace: Trace, device: int) -> float:
 
 
 def step_parts(
-    made: StepProgram, prices: Prices, pricing: Pricing, period_s: float, trace: Trace
+    made: StepProgram,
+    prices: Prices,
+    pricing: Pricing,
+    period_s: float,
+    trace: Trace,
+    added_s: Floats | None = None,
 ) -> dict[str, float]:
     """Seconds by kind on the list whose computes take longest: what its computes are made of, what the rows of its other
     streams take (beside computes or not, `is_beside`), the step's fixed overhead, and "waiting", in which its compute stream
     idles. What it waits for exchanges inside layers that are rows is told apart from that, as where they are priced in
-    computes, and so is what it waits for the host's memory. All but what is beside sums to the step."""
+    computes, and so is what it waits for the host's memory. All but what is beside sums to the step.
+    ``added_s``: of rows what their attention takes beyond what their works say."""
     program = made.wiring.program
     device, busy_s = busiest(program, prices)
     rows = np.arange(program.offsets[device], program.offsets[device + 1])
@@ -129,6 +136,9 @@ def step_parts(
         for kind, each in inside.items():
             found[kind] += each * count
         found[INSIDE] += total - sum(inside.values()) * count
+    if added_s is not None:
+        found[INSIDE] -= (moved := float(added_s[rows].sum()))
+        found[ATTENTION] += moved
     found[OVERHEAD] = pricing.step_s
     for kind, seconds in idle_parts(trace, device, max(0.0, period_s - busy_s)).items():
         found[kind] += seconds

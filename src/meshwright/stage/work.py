@@ -27,7 +27,19 @@ def microbatch_shape(plan: Plan) -> MicrobatchShape:
         plan.microbatch_size, plan.workload.sequence_length // plan.model.num_halves, plan.dtype, plan.tp, plan.ep, plan.cp,
         plan.sequence_parallel, plan.expert_tp, plan.attention, plan.gradient_dtype,
         arrangement=plan.context_parallel.arrangement, heads_degree=plan.context_parallel.heads_degree,
+        document_length=_document_length(plan),
     )  # fmt: skip
+
+
+def document_step(plan: Plan) -> int:
+    """Lengths of documents that are all alike are multiples of it: a ring's devices have equal pieces of each."""
+    ring_degree = plan.cp // plan.context_parallel.heads_degree
+    return 2 * ring_degree if ring_degree > 1 else 1
+
+
+def _document_length(plan: Plan) -> int:
+    length, step = plan.workload.document_length, document_step(plan)
+    return length if length % step == 0 else max(step, length // step * step)
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,6 +40,7 @@ OF_OUR_SEARCH: Mapping[str, str] = {
 SAID = (
     "global_batch",
     "seq",
+    "lengths",
     "fix",
     "dtype",
     "forbid",
@@ -92,6 +93,7 @@ def plan(
 
     Raises PlanError where there is no plan or the devices were never measured, OutOfMemoryError where none fits.
     """
+    from meshwright.api.subjects.lengths import with_lengths
     from meshwright.api.subjects.loading import cluster_named
 
     asked = PlanRequest.of(request)
@@ -105,6 +107,12 @@ def plan(
                 allowed="--like alone, whose program it is for",
                 next="leave it out",
             )
+        if asked.lengths is not None:
+            raise PlanError(
+                "--lengths with --like, whose steps are of full sequences",
+                allowed="--lengths with a model, a cluster, a batch and a sequence",
+                next="leave one of them out",
+            )
         return plan_like(
             like, format, model=model, cluster=cluster, variables=variables, vocab=vocab, progress=progress,
             fix=asked.decided, forbid=asked.forbidden,
@@ -115,6 +123,8 @@ def plan(
             "a plan needs model, cluster, global_batch and seq", allowed="those four, or like=FILE"
         )
     work = Workload(asked.global_batch, asked.seq)
+    if asked.lengths is not None:
+        work = with_lengths(work, asked.lengths)
     return _searched(load_model(model), cluster_named(cluster), work, asked, progress)
 
 

@@ -12,6 +12,8 @@ from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.option import option, words_of
+from meshwright.specs.sequence.length_distribution import LengthDistribution
+from meshwright.specs.training.source import PathLike
 from meshwright.specs.units import parse_bytes, parse_seconds, parse_sequence, parse_whole
 
 BETWEEN = re.compile(r"\+(?![^(]*\))")  # several values; not within options of a name
@@ -58,6 +60,8 @@ class PlanRequest:
 
     Args:
         global_batch, seq: sequences of a step, and tokens of one.
+        lengths: of the documents that are packed into the sequences: a folder of token shards, a file of lengths, or a
+            distribution; None: every sequence is one text. The step is then the mean of drawn batches.
         fix: fields of a plan that are decided already, such as {"pp": 4, "schedule": "1f1b"}. On GPUs a `dtype` that nobody
             chose is bfloat16, with master parameters and gradients in float32.
         dtype: the same as fixing it.
@@ -76,6 +80,11 @@ class PlanRequest:
 
     global_batch: int | None = option(None, "Sequences of a step: 512, 1k.", parse=parse_whole)
     seq: int | None = option(None, "Tokens of a sequence: 8192, 8k (of 1024).", parse=parse_sequence)
+    lengths: PathLike | LengthDistribution | None = option(
+        None,
+        "Documents of these lengths are packed into the sequences: token shards, or a file with a length a line.",
+        parse=Path,
+    )
     fix: Mapping[str, Any] | None = option(
         None, "What is decided already: tp=8,pp=4,recompute=full.", parse=fixed_of, repeats=True
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from meshwright.specs.error import SpecError
+from meshwright.specs.plan.workload import Workload
 from meshwright.specs.sequence.length_distribution import LengthDistribution
 from meshwright.specs.sequence.length_file import ALLOWED, read_lengths
 
@@ -32,6 +34,11 @@ def lengths_of(data: PathLike | LengthDistribution) -> LengthDistribution:
             next="shards of a text are made with `meshwright train PLAN --data TEXT --tokenizer FOLDER`",
         )
     return read_lengths(path)
+
+
+def with_lengths(workload: Workload, data: PathLike | LengthDistribution) -> Workload:
+    """The workload with documents of these lengths in its sequences. Raises as `lengths_of`."""
+    return replace(workload, lengths=lengths_of(data).kept().pairs)
 
 
 def is_token_folder(path: PathLike) -> bool:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright import catalog
-from meshwright.api.subjects.loading import cluster_named, is_data_file, load
+from meshwright.api.subjects.lengths import with_lengths
+from meshwright.api.subjects.loading import PathLike, cluster_named, is_data_file, load
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
 from meshwright.lowering.order import with_shares
@@ -20,6 +21,7 @@ from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import PlanError, SpecError, UnknownNameError
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.sequence.length_distribution import LengthDistribution
 from meshwright.specs.units import format_seconds
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ def subject(
     with_step: bool = False,
     extrapolate: bool = False,
     segments: bool | None = None,
+    lengths: PathLike | LengthDistribution | None = None,
 ) -> Subject:
     """Turn what people have into a program with its costs.
 
@@ -105,6 +108,7 @@ def subject(
         segments: of a plan on GPUs, what it sends inside a stage as rows of the program, or a price composed of the stage's
             computes and these exchanges, one behind the other; None: rows wherever they say all of it. Processes run
             segments anyway.
+        lengths: of the documents in a plan's sequences, as `plan` takes them, instead of what the plan says of them.
 
     Raises:
         UnknownNameError, SpecError, PlanError: what was given is not there or cannot be.
@@ -115,13 +119,16 @@ def subject(
     counts = {"stages": stages, "microbatches": microbatches, "chunks": chunks}
     if isinstance(given, Plan):
         _refuse("a plan says its own", **counts, times=times, comm=comm)
-        changes = {"recompute": "full"} if recompute else {}
+        changes: dict[str, Any] = {"recompute": "full"} if recompute else {}
+        if lengths is not None:
+            changes["workload"] = with_lengths(given.workload, lengths)
         changed = given.changed(**changes, **({"split_backward": True} if split else {}))
         is_known = known is not given and changed == given and cluster is None and profile is None
         if is_known and segments in (None, known.level == "segments"):
             return predicted_subject(known.refined() if segments is None else known)
         return plan_subject(changed, cluster, profile, extrapolate, segments)
     _refuse("without a plan there is no model to place on a", cluster=cluster)
+    _refuse("only plans have sequences with", lengths=lengths)
     _refuse("only plans have stages to be cut into", segments=segments or None)
     costs: dict[str, Any] = {"times": times, "comm": comm}
     if isinstance(given, Program | Trace):

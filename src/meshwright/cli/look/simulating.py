@@ -92,6 +92,13 @@ def simulate(
             "--profile", help="Of a plan: what `calibrate -o` wrote, of processes or of runs of yours."
         ),
     ] = None,
+    lengths: Annotated[
+        Path | None,
+        typer.Option(
+            "--lengths",
+            help="Of a plan: documents of these lengths are in its sequences (token shards, a file).",
+        ),
+    ] = None,
 ) -> Result:
     """Run a plan, a program or a schedule on virtual time, and draw it.
 
@@ -125,7 +132,7 @@ def simulate(
         plan = part.of_plan(given) if part.is_asked else given
         plan = other.of_plan(plan) if other.variant else plan
         subject = api.subject(
-            plan, **choices, cluster=cluster, extrapolate=extrapolate, segments=segments,
+            plan, **choices, cluster=cluster, extrapolate=extrapolate, segments=segments, lengths=lengths,
             profile=None if profile is None else Profile.load(profile),
         )  # fmt: skip
     return trace_result(api.simulate(subject, iterations=iterations), subject)

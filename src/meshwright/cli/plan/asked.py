@@ -102,6 +102,12 @@ class Asked:
                 allowed="--like with prices, tokens and failures; on one cluster money ranks as time does",
                 next="plan without --like for numbers and frontiers",
             )
+        if self.solves and request.lengths is not None:
+            raise PlanError(
+                "--lengths with --solve or --pareto",
+                allowed="--lengths for a ranking",
+                next="plan with --lengths, or leave it out",
+            )
         if self.solves and (request.risk is not None or request.framework is not None):
             raise PlanError(
                 "--risk or --for with --solve or --pareto",

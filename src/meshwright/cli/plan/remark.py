@@ -46,6 +46,8 @@ def headlines(found: Plans, shown: Mapping[int, Predicted], cluster: ClusterSpec
         lines.append(f"1 before {second}: {_ahead(best, shown[second])}{why}")
     for kind, seconds in [pair for pair in best.parts.items() if not is_beside(pair[0])][:1]:
         lines.append(f"most of the step: {part_words(kind)}, {100 * seconds / best.step.value:.0f} % of it")
+    if best.drawn is not None:
+        lines.append(f"steps are means of drawn batches of documents, {best.drawn.words}")
     return [*lines, *_doubts(found, cluster)]
 
 

@@ -51,6 +51,7 @@ def plans_data(
         "optimality_gap": found.optimality_gap,
         "varied": dict(found.varied),
         "why": dict(why(shown)),
+        "drawn_steps_s": list(found[0].drawn_steps_s),
         "passed_over": [{**plan_data(each.plan, limit_bytes), "why": each.why} for each in found.passed_over],
     }
     sentences = (*found.assumptions, *assumed_lines(found), *costs_lines(cluster, asked))

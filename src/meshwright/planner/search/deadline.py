@@ -280,7 +280,7 @@ def _at_least(
 ) -> float:
     """Devices that the budget takes at the peak of the fastest format: fewer cannot do it."""
     peak = max(cluster.devices[0].flops_per_s.values())
-    return num_tokens * model.train_flops_per_token(workload.sequence_length) / (peak * deadline_s)
+    return num_tokens * model.train_flops_per_token(round(workload.attended_length)) / (peak * deadline_s)
 
 
 def _first_in_time(

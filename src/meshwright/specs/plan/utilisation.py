@@ -38,9 +38,9 @@ class StepFlops:
 
     @classmethod
     def of(cls, plan: Plan, cluster: ClusterSpec | None, profile: Profile | None = None) -> StepFlops:
-        """Of a plan. The peak is in the plan's format (of unequal devices the mean): of GPUs the data sheet's, of this
-        machine's processes the best product of matrices that `calibrate` measured."""
-        per_token = plan.model.train_flops_per_token(plan.workload.sequence_length)
+        """Of a plan, whose attention stays within documents. The peak is in the plan's format (of unequal devices the mean):
+        of GPUs the data sheet's, of this machine's processes the best product of matrices that `calibrate` measured."""
+        per_token = plan.model.train_flops_per_token(round(plan.workload.attended_length))
         per_device = per_token * plan.workload.tokens_per_step / plan.num_devices
         return cls(per_device, None if cluster is None else _peak(plan.dtype, cluster, profile))
 

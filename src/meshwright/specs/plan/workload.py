@@ -7,17 +7,19 @@ from dataclasses import dataclass
 
 from meshwright.specs.bound.bound import MOST_SEQUENCES, MOST_TOKENS, check_most
 from meshwright.specs.error import SpecError
+from meshwright.specs.sequence.drawn_rows import attended_length
 
 SHARE_TOLERANCE = 1e-9  # shares of lengths are written by hand and need not sum to one to the last bit
 
 
 @dataclass(frozen=True)
 class Workload:
-    """`global_batch` sequences of at most `sequence_length` tokens for each step.
+    """`global_batch` sequences of `sequence_length` tokens for each step.
 
-    `lengths` is a distribution of lengths as pairs (tokens, share) whose shares sum to one; empty means that
-    every sequence is full. `num_tokens` is what the whole training reads, or None where that is open.
-    Raises SpecError on numbers that cannot be.
+    `lengths`: of the documents in them, a distribution as pairs (tokens, share) whose shares sum to one. Documents are packed
+    one behind the other, cut where a sequence ends, and attention stays within a document; empty: every sequence is one
+    text. `num_tokens` is what the whole training reads, or None where that is open. Raises SpecError on numbers that cannot
+    be.
     """
 
     global_batch: int
@@ -34,10 +36,10 @@ class Workload:
         for field, most in (("global_batch", MOST_SEQUENCES), ("sequence_length", MOST_TOKENS)):
             check_most(f"workload: {field}", getattr(self, field), most)
         for length, share in self.lengths:
-            if not 1 <= length <= self.sequence_length or not 0 <= share <= 1:
+            if not 1 <= length <= MOST_TOKENS or not 0 <= share <= 1:
                 raise SpecError(
                     f"workload: a share of {share!r} with {length!r} tokens",
-                    allowed=f"lengths from 1 to {self.sequence_length}, shares from 0 to 1",
+                    allowed=f"lengths from 1 to {MOST_TOKENS}, shares from 0 to 1",
                 )
         total = math.fsum(share for _, share in self.lengths)
         if self.lengths and abs(total - 1) > SHARE_TOLERANCE:
@@ -45,15 +47,32 @@ class Workload:
 
     @property
     def mean_length(self) -> float:
-        """Expected tokens of one sequence."""
+        """Expected tokens of one document."""
         if not self.lengths:
             return float(self.sequence_length)
         return math.fsum(length * share for length, share in self.lengths)
 
     @property
-    def tokens_per_step(self) -> float:
-        """Expected tokens of one step."""
-        return self.global_batch * self.mean_length
+    def attended_length(self) -> float:
+        """Tokens of the document in which a token is in the mean: attention sees half as many keys."""
+        if not self.lengths:
+            return float(self.sequence_length)
+        return attended_length(self.lengths, self.sequence_length)
+
+    @property
+    def document_length(self) -> int:
+        """Tokens of documents, all alike and a whole part of a sequence, in which attention sees at most as many keys as it
+        does in the workload's; 0 where a sequence is one text."""
+        whole, length = self.sequence_length, self.attended_length
+        if len(self.lengths) == 1:
+            return 0 if length >= whole else int(length)
+        found = whole // math.ceil(whole / length)
+        return 0 if found >= whole else max(1, found)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one step: sequences are full, whatever documents are in them."""
+        return self.global_batch * self.sequence_length
 
     @property
     def num_steps(self) -> int | None:

@@ -64,7 +64,8 @@ class MicrobatchShape(NamedTuple):
     `heads_degree` of them divide the heads among themselves while they attend. Gradients are summed in
     `gradient_dtype` (empty: as `dtype`). `sequence_parallel`: norms and residuals are divided along tp. `attention`:
     as of a plan; "flash" stores no score matrix. ``num_earlier``: tokens of each sequence in front of these rows, whose keys
-    and values attention reads, too (chunks of sequences; with cp 1).
+    and values attention reads, too (chunks of sequences; with cp 1). ``document_length``: of the documents that attention
+    stays within, packed one behind the other (0: a sequence is one text).
     """
 
     num_sequences: int
@@ -80,6 +81,23 @@ class MicrobatchShape(NamedTuple):
     arrangement: Arrangement = "zigzag"
     heads_degree: int = 1
     num_earlier: int = 0
+    document_length: int = 0
+
+    @property
+    def attended(self) -> MicrobatchShape:
+        """The same tokens as attention sees them: documents are its sequences. Of a chunk that cuts documents each has no
+        more tokens in front of it than a document."""
+        length = self.document_length
+        if not length or length >= self.sequence_length + self.num_earlier:
+            return self
+        if length > self.sequence_length:
+            earlier = self.num_earlier % length
+            return self._replace(num_earlier=min(earlier, length - self.sequence_length), document_length=0)
+        number = self.num_sequences * (self.sequence_length // length)
+        return self._replace(
+            num_sequences=number, sequence_length=length, num_earlier=0, document_length=0,
+            arrangement=self.arrangement if length > self.attending_length else "zigzag",
+        )  # fmt: skip
 
     @property
     def num_tokens(self) -> int:
@@ -361,7 +379,7 @@ def attention_forward(
     """
     if shape.attention != "flash":
         return _unfused(attention, local, shape, SOFTMAX_BYTES[shape.attention], is_backward=False)
-    return tuple(_attention_kernels(attention, local, shape, FORWARD_PRODUCTS, "attention"))
+    return tuple(_attention_kernels(attention, local, shape.attended, FORWARD_PRODUCTS, "attention"))
 
 
 def attention_backward(
@@ -370,7 +388,9 @@ def attention_backward(
     """Reads q, k, v, the result and its gradient; writes three gradients."""
     if shape.attention != "flash":
         return _unfused(attention, local, shape, SOFTMAX_BACKWARD_BYTES[shape.attention], is_backward=True)
-    return tuple(_attention_kernels(attention, local, shape, BACKWARD_PRODUCTS, "attention backward"))
+    return tuple(
+        _attention_kernels(attention, local, shape.attended, BACKWARD_PRODUCTS, "attention backward")
+    )
 
 
 def _unfused(
