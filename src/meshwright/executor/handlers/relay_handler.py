@@ -22,7 +22,7 @@ from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.exchange_handler import receive
 from meshwright.executor.rank.handler import Handlers, Pending, Row
 from meshwright.ir.core_vocabulary import REMADE, SAVED
-from meshwright.specs.sequence.sequence_part import SequencePart
+from meshwright.specs.sequence.sequence_part import RingPart
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def attend_backward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequen
 def finished(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Behind all steps: the output, and what the backward keeps, where the row keeps anything."""
     query, state = inputs[:2]
-    output = PartAttention(context.training.data.part).finished(state, query.dtype)
+    output = PartAttention(context.training.data.part_of(row.microbatch)).finished(state, query.dtype)
     saved = SavedAttention(query, output, state.sums_BHs)
     return [saved if names and names[0].kind in (SAVED.kind, REMADE.name) else output for names in row.writes]
 
@@ -78,15 +78,15 @@ def _attention(context: Context, row: Row) -> tuple[PartAttention, DocumentMask 
     """Of this device's tokens, and what they see."""
     own: StageSegment = context.training.segments[row.stage]
     # a step of a ring of P devices, counted on through the parts of a microbatch
-    part = row.part // context.training.data.part.degree
+    part = row.part // context.training.data.part_of(row.microbatch).degree
     data = context.training.microbatch_data(row.microbatch, part, context.device)
     block = block_of(context.training.stages[own.stage], own.segment.steps[0].block)
     return PartAttention(part_of(data)), mask_of(block, data)
 
 
-def _keys(context: Context, row: Row) -> SequencePart:
+def _keys(context: Context, row: Row) -> RingPart:
     """Whose block a step has."""
-    own: SequencePart = context.training.data.part
+    own: RingPart = context.training.data.part_of(row.microbatch)
     return own.source(row.part % own.degree)
 
 

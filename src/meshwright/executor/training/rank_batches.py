@@ -15,7 +15,7 @@ from meshwright.executor.ops.randomness import SampleKeys
 from meshwright.executor.ops.token_places import own_tokens
 from meshwright.executor.training.training_job import CONTEXT_AXIS, Batches, TrainingConfig
 from meshwright.ir.program import Program
-from meshwright.specs.sequence.sequence_part import SequenceRun
+from meshwright.specs.sequence.sequence_part import SequencePart, SequenceRun
 
 
 class RankData:
@@ -49,6 +49,10 @@ class RankData:
     def num_step_tokens(self) -> int:
         """Tokens of all replicas in an iteration."""
         return sum(row.tokens for row in self._microbatches) * self.num_replicas
+
+    def part_of(self, microbatch: int) -> SequencePart | None:
+        """Which tokens of its sequences a microbatch is: the same of all; None: all of them."""
+        return self.part
 
     def samples(self, microbatch: int) -> tuple[int, ...]:
         """Numbers of a microbatch's samples in the global batch."""

@@ -38,6 +38,7 @@ from meshwright.executor.state.group_pieces import group_pieces
 from meshwright.executor.state.group_state import GroupState
 from meshwright.executor.team.rank_team import RankTeam
 from meshwright.executor.team.transport import Transport
+from meshwright.executor.training.group_data import GroupData
 from meshwright.executor.training.rank_batches import RankData
 from meshwright.executor.training.stage_modules import build_stages, group_of, is_table_elsewhere
 from meshwright.executor.training.tensor_layout import BRANCH_NORMS, PARTIAL_MODULES, SHARDS, TENSOR
@@ -75,7 +76,12 @@ class TrainingState:
         self.coordinates, self.formats = coordinates, training.layout.formats(dtype)
         self.parallel = self._parallel(inside)
         self.pipeline = coordinates.get(program.axes[0].name, 0)
-        self.data = RankData(self.training, program, coordinates)
+        groups = training.groups
+        self.data: RankData | GroupData = (
+            RankData(self.training, program, coordinates)
+            if groups is None
+            else GroupData(self.training, program, groups)
+        )
         self.segments = self._segments()
         own = range(int(program.offsets[rank]), int(program.offsets[rank + 1]))
         names = [program.tables.effects[e].name for e in program.columns.effect[own.start : own.stop]]
@@ -165,7 +171,7 @@ class TrainingState:
         )
         return MicrobatchData(
             tokens[0], targets[-1], mask, self.data.keys(microbatch, own, chunk), self.data.token_weight(microbatch),
-            chunk or self.data.part, continued_BS=tokens[-1],
+            chunk or self.data.part_of(microbatch), continued_BS=tokens[-1],
         )  # fmt: skip
 
     def _shard(

@@ -124,9 +124,10 @@ def group_of(
 
 
 def is_table_elsewhere(training: TrainingConfig, program: Program, pipeline: int) -> bool:
-    """Do stages of other devices of the pipeline than `pipeline` use a tied table?"""
+    """Do stages of other devices of the pipeline than `pipeline` use a tied table, on a way that passes it, too?"""
     if not training.model.has_tied_embeddings:
         return False
     stages, number = stage_layers(training.layers_per_stage), training.model.num_encoder_layers
     users = {0, len(stages) - 1} | {s for s, layers in enumerate(stages) if begins_decoder(layers, number)}
-    return any(hop.stage in users and hop.device != pipeline for path in program.tables.paths for hop in path)
+    own = (path for path in program.tables.paths if any(hop.device == pipeline for hop in path))
+    return any(hop.stage in users and hop.device != pipeline for path in own for hop in path)

@@ -39,10 +39,11 @@ from meshwright.specs.model.block import Attention
 from meshwright.specs.model.layers import stage_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.record import record
+from meshwright.specs.sequence.sequence_group import GroupedBatch
 from meshwright.specs.training.learning_rate import LearningRate
 from meshwright.specs.training.source import Source
 from meshwright.stage.chain.decoder import decoder_chain
-from meshwright.stage.chain.degrees import InnerDegrees
+from meshwright.stage.chain.degrees import InnerDegrees, of_groups
 
 RANDOM = Source("random")  # tokens that are drawn, for tests and benchmarks; nothing is read
 CONTEXT_AXIS = "cp"
@@ -104,7 +105,8 @@ class TrainingConfig:
     ``layer_edges``: layers that read the outputs of earlier layers (long skips): the program needs the edges that
     `stage_edges` gives (`ConnectStages`). Of an encoder-decoder the loss is over the second half of each window.
     ``first_step``: number of the first iteration, which keys the data. An optimizer that clips needs a program that sums the
-    norm of all ranks (`ClipGradients`). ``learning_rate``: by step; None: the optimizer's, always.
+    norm of all ranks (`ClipGradients`). ``learning_rate``: by step; None: the optimizer's, always. ``groups``: which ranks
+    share which sequences of a step, where its program is one of groups (`grouped_program`); None: all are as long.
     """
 
     model: ModelSpec
@@ -122,8 +124,11 @@ class TrainingConfig:
     layout: TensorLayout = field(default_factory=TensorLayout)
     learning_rate: LearningRate | None = None
     first_sample: int | None = None
+    groups: GroupedBatch | None = None
 
     def __post_init__(self) -> None:
+        if self.groups is not None:
+            self._check_groups()
         if sum(self.layers_per_stage) != self.model.num_layers:
             raise ExecutionError(
                 f"stages of {self.layers_per_stage} layers hold {sum(self.layers_per_stage)}",
@@ -147,6 +152,19 @@ class TrainingConfig:
             raise ExecutionError(
                 f"an encoder-decoder with {len(self.layer_edges)} long skips, windows of {self.sequence_length}",
                 allowed="no long skips, and windows of an even number of tokens",
+            )
+
+    def _check_groups(self) -> None:
+        """What a step in groups of ranks does not go with."""
+        beside = {
+            "dropout": self.dropout,
+            f"modules of {self.source.modules}": self.source.modules,
+            "long skips": self.layer_edges,
+            "a held-out loss on the way": self.source.evaluate_every,
+        }
+        for name in (name for name, is_there in beside.items() if is_there):
+            raise ExecutionError(
+                f"sequences in groups of ranks with {name}", allowed="plain decoders without it"
             )
 
     def _check_modules(self) -> None:
@@ -209,6 +227,8 @@ class TrainingConfig:
     def inner_degrees(self) -> InnerDegrees:
         """How many devices share a microbatch inside a stage, as rows of the program say it. A user's modules are no chains
         of segments: what is sent inside them is not in rows."""
+        if self.groups is not None:
+            return of_groups(self.layout.inner_degrees, self.groups.most_degree)
         return InnerDegrees() if self.source.modules else self.layout.inner_degrees
 
     @property
@@ -225,7 +245,10 @@ class TrainingConfig:
 
     @property
     def replica_axes(self) -> tuple[str, ...]:
-        """Axes along which ranks have other samples: along cp they share them, and have other tokens."""
+        """Axes along which ranks have other samples: along cp they share them, and have other tokens. Groups of
+        ranks have none: every rank's microbatches are numbered for itself."""
+        if self.groups is not None:
+            return ()
         return tuple(axis for axis in self.data_axes if axis != CONTEXT_AXIS)
 
     @property
@@ -296,6 +319,8 @@ class TrainingConfig:
         Raises:
             ExecutionError: the tokens of a microbatch are no whole number of sequences.
         """
+        if self.groups is not None:
+            return self._counts_of_groups(program, self.groups)
         counts = []
         for number, microbatch in enumerate(program.tables.microbatches):
             count, rest = divmod(microbatch.tokens, self.sequence_length)
@@ -312,12 +337,25 @@ class TrainingConfig:
             counts.append(count)
         return counts
 
+    def _counts_of_groups(self, program: Program, groups: GroupedBatch) -> list[int]:
+        """One for each: its sequences are packed. Raises ExecutionError where the program is of other groups."""
+        wanted = [each.part.num_tokens for each in groups.microbatches]
+        found = [microbatch.tokens for microbatch in program.tables.microbatches]
+        if found != wanted:
+            raise ExecutionError(
+                f"the program has {len(found)} microbatches of {found[:4]} ... tokens, the groups of the training "
+                f"{len(wanted)} of {wanted[:4]} ...",
+                next="build the program of these groups (grouped_program)",
+            )
+        return [1] * len(wanted)
+
     def shape_of(self, counts: Sequence[int], name: ValueName) -> tuple[int, ...] | None:
         """Shape of what stages exchange: hidden states and their gradients, [B, S, E] (of a ladder residual or parallel
         branches [B, S, 2 E]), or a device's equal part of them."""
         if name.kind in TRAVELLING:
             return self._block_shape(
-                len(self.layout.part_samples(counts[name.microbatch], self._token_part(name)))
+                len(self.layout.part_samples(counts[name.microbatch], self._token_part(name))),
+                name.microbatch,
             )
         if name.kind not in ("activation", "gradient", SKIP.name, SKIP_GRADIENT.name):
             return None
@@ -337,11 +375,13 @@ class TrainingConfig:
 
     def _token_part(self, name: ValueName) -> int:
         """Of a block under way: its part is a step's, one behind for what arrives, counted on through the parts."""
+        if self.groups is not None:  # which are not cut into parts
+            return 0
         if name.kind == OWN_BLOCK:
             return name.part
         return (name.part - (name.kind == ARRIVED)) // self.layout.cp
 
-    def _block_shape(self, num_samples: int) -> tuple[int, ...] | None:
+    def _block_shape(self, num_samples: int, microbatch: int) -> tuple[int, ...] | None:
         """[2, B, s, K, D], with latent attention [1, B, s, H, D + V]; the same in all layers of a model, or else not known
         before the run."""
         shapes = {_heads_of_block(own.attention) for own in self.model.kinds}
@@ -349,6 +389,8 @@ class TrainingConfig:
             return None
         number, num_heads, width = shapes.pop()
         num_tokens = self.sequence_length // self.layout.cp
+        if self.groups is not None:
+            num_tokens = self.groups.microbatches[microbatch].part.num_tokens
         return (number, num_samples, num_tokens, num_heads // self.layout.tp, width)
 
 

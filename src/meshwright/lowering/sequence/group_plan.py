@@ -11,6 +11,7 @@ from meshwright.specs.sequence.sequence_group import GroupedBatch
 
 CONTEXT_OF_GROUPS = "ring"  # keys and values travel around each group
 LAYOUT_OF_GROUPS: TokenLayout = "zigzag"  # of every sequence, over the ranks of its group
+LAYOUT_OF_GROUPS = "zigzag"  # of every sequence (`PackedPart`)
 OFFLOAD = "offload_optimizer"
 
 

@@ -17,6 +17,7 @@ from math import lcm
 from typing import Literal
 
 from meshwright.specs.error import PlanError
+from meshwright.specs.sequence.packed_part import PackedPart
 
 Arrangement = Literal["contiguous", "zigzag", "stripe"]
 ARRANGEMENTS: tuple[Arrangement, ...] = ("contiguous", "zigzag", "stripe")
@@ -127,7 +128,8 @@ class SequenceRun:
         return (range(self.num_earlier, self.num_earlier + self.num_tokens),)
 
 
-OwnTokens = SequencePart | SequenceRun  # which tokens of its sequences a device has, or works on
+OwnTokens = SequencePart | SequenceRun | PackedPart  # which tokens of its sequences a device has, or works on
+RingPart = SequencePart | PackedPart  # of a device of several, among which keys and values travel
 
 
 def num_runs(degree: int, arrangement: Arrangement, ulysses: int = 1) -> int:

@@ -26,13 +26,13 @@ from meshwright.executor.ops.attention.head_exchange import (
 )
 from meshwright.executor.ops.attention.part_attention import query_and_block
 from meshwright.executor.ops.attention.sliding_window import within_window
-from meshwright.specs.sequence.sequence_part import SequencePart, SequenceRun
+from meshwright.specs.sequence.sequence_part import RingPart, SequencePart, SequenceRun
 from meshwright.stage.chain.chain import ChainStep
 
 
-def part_of(data: MicrobatchData) -> SequencePart:
+def part_of(data: MicrobatchData) -> RingPart:
     """The tokens of this device."""
-    assert isinstance(data.part, SequencePart), "these steps are of chains along cp"
+    assert isinstance(data.part, RingPart), "these steps are of chains along cp"
     return data.part
 
 
@@ -54,7 +54,9 @@ def attention_core(
     stage: DecoderStage, step: ChainStep, data: MicrobatchData, query: Tensor, blocks: Tensor
 ) -> tuple[Tensor, ...]:
     """Attention of the queries here to the keys of all devices, [2 P, B, s, K, D]: [B, s, H D]."""
-    return (gathered_attention(query, blocks, part_of(data), mask_of(block_of(stage, step.block), data)),)
+    part = part_of(data)
+    assert isinstance(part, SequencePart), "packed ones go around a ring"
+    return (gathered_attention(query, blocks, part, mask_of(block_of(stage, step.block), data)),)
 
 
 def chunk_attention(
