@@ -35,6 +35,8 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.optimizer import OPTIMIZERS
 from meshwright.specs.plan.option import described_options, with_options
 from meshwright.specs.plan.sharding import ZERO
+from meshwright.specs.sequence.sequence_group import GroupedBatch
+from meshwright.specs.sequence.static_groups import STATIC, StaticGroups
 from meshwright.specs.slot import Reference
 from meshwright.specs.training.job_report import JobRunner
 
@@ -154,6 +156,13 @@ SLOTS: Mapping[str, Slot] = {
             "plan --requests --fix step",
             "(ForwardProgram, Limits) -> seconds of a replica's steps",
             lambda: STEPS,
+        ),
+        Slot(
+            "sequence_groups",
+            "train, plan, simulate --sequence-groups",
+            "SequenceGrouping: (lengths of a step's sequences, ranks, SequenceCosts) -> GroupedBatch",
+            lambda: {STATIC: StaticGroups},
+            one_of(GroupedBatch),
         ),
         Slot(
             "planner",
