@@ -96,7 +96,7 @@ def iteration_of(
         number=number,
         loss=sum(row.get("loss", 0.0) for row in rows.values()),
         gradient_norm=sum(row.get("squared_norm", 0.0) for row in rows.values()) ** 0.5,
-        tokens=sum(microbatch.tokens for microbatch in job.program.tables.microbatches) * num_replicas(job),
+        tokens=num_tokens(job),
         seconds=end_s - before_s,
         end_s=end_s,
         num_undone=int(sum(row.get("num_undone", 0) for row in rows.values())),
@@ -105,6 +105,13 @@ def iteration_of(
         computes={rank: row["computes"] for rank, row in rows.items() if "computes" in row},
         waits={rank: row["waits"] for rank, row in rows.items() if "waits" in row},
     )
+
+
+def num_tokens(job: Job) -> int:
+    """Of a step, over all replicas; of groups of ranks without what pads their sequences."""
+    if job.training is not None and job.training.groups is not None:
+        return job.training.groups.num_tokens
+    return sum(microbatch.tokens for microbatch in job.program.tables.microbatches) * num_replicas(job)
 
 
 def num_replicas(job: Job) -> int:

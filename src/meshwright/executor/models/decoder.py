@@ -32,6 +32,7 @@ from meshwright.executor.ops.token_places import token_places
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.adaptation import trains
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.sequence.packed_part import PackedPart
 from meshwright.specs.sequence.sequence_part import OwnTokens
 
 EMBEDDING_WEIGHT = "embedding.weight"
@@ -171,6 +172,8 @@ class DecoderStage(nn.Module):
         """How the positions of a sequence of `length` tokens turn, of `part` its own; the table is made once."""
         if self.model.has_learned_positions:
             return None
+        if isinstance(part, PackedPart):
+            length = part.num_positions
         key, model = (length, dtype, device), self.model
         if key not in self._rotations:
             self._rotations[key] = rotation(

@@ -11,7 +11,6 @@ from meshwright.specs.sequence.sequence_group import GroupedBatch
 
 CONTEXT_OF_GROUPS = "ring"  # keys and values travel around each group
 LAYOUT_OF_GROUPS: TokenLayout = "zigzag"  # of every sequence, over the ranks of its group
-LAYOUT_OF_GROUPS = "zigzag"  # of every sequence (`PackedPart`)
 OFFLOAD = "offload_optimizer"
 
 
@@ -45,6 +44,7 @@ def check_groups(plan: Plan, groups: GroupedBatch) -> None:
         f"ulysses = {plan.ulysses}": plan.ulysses > 1,
         f"sharding = {plan.sharding}": plan.sharding != "none",
         f"token_parts = {plan.token_parts}": plan.has_parts,
+        "sequence_parallel": plan.sequence_parallel,
         f"attention = {plan.attention}": plan.attention != "flash",
         f"vocabulary = {plan.vocabulary}": plan.vocabulary != "ends",
         "an encoder": plan.model.num_encoder_layers > 0,

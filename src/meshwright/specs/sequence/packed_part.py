@@ -54,6 +54,11 @@ class PackedPart:
         """Tokens of this rank, padding among them; the same for all ranks."""
         return self.sequence_length // self.degree
 
+    @property
+    def num_positions(self) -> int:
+        """At least as many positions as its longest sequence has, a power of two: tables of them are few."""
+        return int(2 ** (max(self.lengths) - 1).bit_length())
+
     @cached_property
     def runs(self) -> tuple[range, ...]:
         """Places of this rank's tokens, in the order in which it has them: they rise."""

@@ -65,16 +65,21 @@ def works_of_shape(
     dtype = "float8" if plan.float8 else plan.dtype
     shapes = (shape, tuple(attended) or (shape,))
     found = list(_passes(plan, shapes, chain))
-    whole = {name: sum(total_flops(each[name]) for each in found) or 1.0 for name in PASSES}
+    flops = {id(each): {name: total_flops(own) for name, own in each.items()} for each in found}
+    whole = {name: sum(flops[id(each)][name] for each in found) or 1.0 for name in PASSES}
+    known: dict[int, dict[str, Work]] = {}  # of segments that are alike once
     for segment, each in zip(chain.segments, found, strict=True):
-        works = {
-            name: Work(
-                name, shape.num_tokens, dims, dtype, total_flops(own), total_bytes(own),
-                share * total_flops(own) / whole[name], own,
-            )
-            for name, own in each.items()
-        }  # fmt: skip
-        yield works if segment.relay is None else relay_works(works, segment.relay.num_steps)
+        if id(each) not in known:
+            works = {
+                name: Work(
+                    name, shape.num_tokens, dims, dtype, flops[id(each)][name], total_bytes(own),
+                    share * flops[id(each)][name] / whole[name], own,
+                )
+                for name, own in each.items()
+            }  # fmt: skip
+            relay = segment.relay
+            known[id(each)] = works if relay is None else relay_works(works, relay.num_steps)
+        yield known[id(each)]
 
 
 def share_of_part(plan: Plan, part: TokenPart) -> float:
