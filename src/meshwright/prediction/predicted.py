@@ -28,6 +28,7 @@ from meshwright.prediction.step_part import Hidden, busiest, hidden_exchanges, s
 from meshwright.prediction.step_program import (
     ITERATIONS,
     StepProgram,
+    grouped_step_program,
     pipeline_times,
     schedule_of,
     step_program,
@@ -41,6 +42,7 @@ from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.prediction import Prediction
 from meshwright.specs.plan.utilisation import StepFlops, Utilisation
 from meshwright.specs.row_table import html_table
+from meshwright.specs.sequence.sequence_group import GroupedBatch
 from meshwright.specs.units import format_bytes, format_seconds
 
 # Of a plan, in `Predicted.row`.
@@ -89,6 +91,7 @@ class Predicted:
         composed_s: of a step in segments, seconds that the composed prices of its stages say; NaN where nobody asked them.
         factor: by which all its seconds were measured to be longer than they are priced (`of_measured_steps`).
         ends: of its interval over the step, as of runs of one's own; None: as of the fit.
+        groups: which ranks share which sequences of the step; None: the plan's dp and cp say it.
     """
 
     plan: Plan
@@ -101,10 +104,13 @@ class Predicted:
     composed_s: float = float("nan")
     factor: float = 1.0
     ends: tuple[float, float] | None = None
+    groups: GroupedBatch | None = None
 
     @cached_property
     def made(self) -> StepProgram:
         """The program of a step, wired and on its devices. Raises PlanError and ScheduleError as `lowering.lower`."""
+        if self.groups is not None:
+            return grouped_step_program(self.plan, self.cluster, self.groups)
         return step_program(self.plan, self.cluster, self.schedule, in_segments=self.in_segments)
 
     @property
@@ -121,6 +127,8 @@ class Predicted:
     def _batches(self) -> DrawnBatches | None:
         """Drawn batches, where documents differ in length; None where all microbatches are alike."""
         work = self.plan.workload
+        if self.groups is not None:
+            return None
         alike = {min(length, work.sequence_length) for length, _ in work.lengths}
         if not alike or (len(alike) == 1 and work.sequence_length % alike.pop() == 0):
             return None
@@ -139,8 +147,8 @@ class Predicted:
 
     @cached_property
     def memory(self) -> MemoryEstimate | None:
-        """The estimate of every device of the pipeline; None where the program's own bound is the rule."""
-        if self.cluster.machine.memory_rule == "bound":
+        """The estimate of every device of the pipeline; None where the program's own bound is the rule, as of groups."""
+        if self.cluster.machine.memory_rule == "bound" or self.groups is not None:
             return None
         return estimate_memory(self.plan, self.cluster, self.schedule)
 
@@ -190,6 +198,8 @@ class Predicted:
     def level(self) -> Level:
         """What the step is simulated in: "composed" of its stages' prices, in "segments", or in "stages", where a layer sends
         nothing, or every process runs its own rows."""
+        if self.groups is not None:
+            return "segments"
         if not self.cluster.machine.has_streams or not (sends_inside(self.plan) or self.plan.has_parts):
             return "stages"
         return "segments" if self.in_segments or is_refused(self.plan) else "composed"
@@ -197,7 +207,8 @@ class Predicted:
     @cached_property
     def not_composable(self) -> tuple[str, ...]:
         """Why a composed price of the plan leaves out what its rows would say, as of `composition.not_composable`."""
-        return not_composable(self.plan, self.cluster) if self.level != "stages" else ()
+        is_composed = self.groups is None and self.level != "stages"
+        return not_composable(self.plan, self.cluster) if is_composed else ()
 
     @property
     def bubble(self) -> float:
@@ -221,13 +232,18 @@ class Predicted:
     @property
     def tokens_per_s(self) -> float:
         """Of the whole cluster."""
-        seconds = self.step.value
-        return self.plan.workload.tokens_per_step / seconds if seconds > 0 else float("inf")
+        seconds, groups = self.step.value, self.groups
+        num_tokens = self.plan.workload.tokens_per_step if groups is None else float(groups.num_tokens)
+        return num_tokens / seconds if seconds > 0 else float("inf")
 
     @cached_property
     def flops(self) -> StepFlops:
         """Model FLOPs of a step on a device, and its peak, where somebody knows one."""
-        return StepFlops.of(self.plan, self.cluster, getattr(self.pricing.costs, "profile", None))
+        found = StepFlops.of(self.plan, self.cluster, getattr(self.pricing.costs, "profile", None))
+        if self.groups is None:
+            return found
+        needed = (length * self.plan.model.train_flops_per_token(length) for length in self.groups.lengths)
+        return replace(found, per_device=sum(needed) / self.plan.num_devices)
 
     @property
     def used(self) -> Utilisation:
@@ -378,6 +394,7 @@ def predict(
     closed_form_s: float = float("nan"),
     iterations: int = ITERATIONS,
     in_segments: bool = False,
+    groups: GroupedBatch | None = None,
 ) -> Predicted:
     """What a plan will do on a cluster. Nothing is lowered before it is asked for, but for a schedule whose order depends on
     where its stages stand.
@@ -386,7 +403,7 @@ def predict(
         schedule: instead of the registered one of the plan's name.
         pricing: instead of the one that the other arguments choose, as of `pricing_of`.
         profile: of processes of this machine; their cluster is then as it was measured. None: the user's own.
-        closed_form_s, iterations, in_segments: as of `Predicted`.
+        closed_form_s, iterations, in_segments, groups: as of `Predicted`.
 
     Raises:
         PlanError: GPUs or a format that were never seen, and `extrapolate` is off; a schedule that nobody knows.
@@ -399,4 +416,4 @@ def predict(
         )
     if chosen.takes_times:
         chosen = chosen.timed(pipeline_times(plan, cluster, pricing))
-    return Predicted(plan, cluster, chosen, pricing, closed_form_s, iterations, in_segments)
+    return Predicted(plan, cluster, chosen, pricing, closed_form_s, iterations, in_segments, groups=groups)

@@ -16,6 +16,7 @@ from meshwright.ir.timing.matching import moved_codes
 from meshwright.ir.timing.replay import replay
 from meshwright.ir.timing.wiring import Wiring, wire
 from meshwright.ir.trace import Trace
+from meshwright.lowering.grouped_program import grouped_program
 from meshwright.lowering.lower import lower
 from meshwright.lowering.place import Placement, place
 from meshwright.prediction.composition import is_refused
@@ -26,6 +27,7 @@ from meshwright.simulator.simulate import simulate_priced
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan.plan import AXES, Plan
+from meshwright.specs.sequence.sequence_group import GroupedBatch
 from meshwright.stage.mesh import device_order
 from meshwright.stage.piece import as_executed, executed_pieces, num_pieces
 
@@ -97,6 +99,16 @@ def step_program(
     else:
         lowered = lower(as_executed(plan), chosen, pieces=executed_pieces(plan), in_segments=True)
         wiring = wire(materialised(lowered, plan.num_devices))
+    return StepProgram(plan, cluster, wiring, place(wiring.program, cluster, device_order(plan)))
+
+
+def grouped_step_program(plan: Plan, cluster: ClusterSpec, groups: GroupedBatch) -> StepProgram:
+    """A step whose sequences are in groups of ranks, on the plan's devices: rank r is number r of its dp x cp. Raises
+    PlanError as `grouped_program`."""
+    program = grouped_program(plan, groups)
+    if not cluster.machine.has_streams:
+        program = materialised(program, plan.num_devices)
+    wiring = wire(program)
     return StepProgram(plan, cluster, wiring, place(wiring.program, cluster, device_order(plan)))
 
 
