@@ -57,6 +57,7 @@ DEEPSEEK = LLAMA.changed(
     router_scores="sigmoid", num_expert_groups=3, num_expert_groups_per_token=2, has_router_correction=True,
     gate_scale=2.5, **_EXPERTS, **_LATENT,
 )  # fmt: skip
+WINDOWED = LLAMA.changed(architecture="mistral", sliding_window=3, sliding_layers=(0, 1, 2))
 LADDER = LLAMA.changed(has_ladder_residual=True)
 LADDER_GPT = GPT.changed(has_ladder_residual=True)
 BRANCHES = LLAMA.changed(has_parallel_branches=True)
@@ -69,7 +70,7 @@ MODELS: Mapping[str, ModelSpec] = {
     "llama": LLAMA, "tied": TIED, "qwen": QWEN, "gpt": GPT, "deep": DEEP, "mixtral": MIXTRAL, "qwen moe": QWEN_MOE,
     "mixtral of 4": MIXTRAL_4, "qwen moe of 4": QWEN_MOE_4, "latent": LATENT, "deepseek": DEEPSEEK, "ladder": LADDER,
     "ladder gpt": LADDER_GPT, "branches": BRANCHES, "branches gpt": BRANCHES_GPT, "encoder": ENCODER,
-    "tied encoder": TIED_ENCODER, "encoder experts": ENCODER_EXPERTS,
+    "tied encoder": TIED_ENCODER, "encoder experts": ENCODER_EXPERTS, "windowed": WINDOWED,
 }  # fmt: skip
 GRADIENTS, AFTER_ADAMW = 1e-10, 1e-8  # DESIGN's tolerances against one process, float64
 BATCH = 8

@@ -151,6 +151,14 @@ def sent_per_layer(context: str, cp: int) -> dict[str, float]:
     once = 2 * (cp - 1) * rho
     if context == "all_gather":
         return {"ALL_GATHER": once, "REDUCE_SCATTER": once}
+    if context == "ring_self_attention":  # 6 (P - 1) rho; published, with gradients all-reduced, 8 (P - 1)
+        return {"SEND_KEYS": once, "SEND_VALUES": once, "REDUCE_SCATTER": once}
+    if context == "token_ring":  # a sum is one number of a head, as wide as all others in float64
+        hops, number = cp - 1, 1 / (MODELS["llama"].hidden_size // 4)
+        return {
+            "SEND_QUERY": hops, "SEND_PARTIAL": hops * (1 + number),
+            "SEND_ROWS": hops * (2 + 2 * number), "SEND_QUERY_GRADIENT": hops,
+        }  # fmt: skip
     # backward blocks travel again, their gradients behind them, and one hop more home
     return {"SEND_BLOCK": 2 * once, "SEND_BLOCK_GRADIENT": once + 2 * rho}
 

@@ -103,7 +103,7 @@ def inner_gradient_bytes(work: StageWork) -> float:
     plan, b = work.plan, work.element_bytes
     model, context = plan.model, work.context._replace(is_fused=True, keeps_float8=False)
     rows = 2 * model.hidden_size * b / (plan.tp if plan.sequence_parallel else 1)
-    pairs = 2 * model.num_heads * plan.workload.sequence_length if plan.attention != "flash" else 0
+    pairs = 2 * model.num_heads * plan.workload.sequence_length if plan.core_attention != "flash" else 0
     attention = (model.attention.qkv_size + model.attention.result_size + pairs) * b / plan.tp
     sizes = [0.0]
     for block, _ in work.kinds:
@@ -236,7 +236,11 @@ def context_numbers(model: ModelSpec, tp: int, own: ContextParallel) -> float:
     if own.heads_degree > 1:
         keys *= own.repeats_of_key(attention.num_heads // tp, attention.num_kv_heads // tp)
         found.append(2.0 * (attention.query_size + keys))
-    if own.ring_degree > 1:
+    if own.kind == "token_ring" and own.ring_degree > 1:
+        # backward: queries with gradients of results, own ones, one in use and one on its way; gradients of queries in
+        # float32, that leave and that have come
+        found.append(3.0 * (attention.query_size + attention.result_size) + 8.0 * attention.query_size)
+    elif own.ring_degree > 1:
         found.append(4.0 * keys if own.travels else 2.0 * own.ring_degree * keys)
     return max(found)
 

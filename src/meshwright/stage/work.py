@@ -25,7 +25,7 @@ def microbatch_shape(plan: Plan) -> MicrobatchShape:
     """What one instruction of the plan works on, on one device."""
     return MicrobatchShape(
         plan.microbatch_size, plan.workload.sequence_length // plan.model.num_halves, plan.dtype, plan.tp, plan.ep, plan.cp,
-        plan.sequence_parallel, plan.expert_tp, plan.attention, plan.gradient_dtype,
+        plan.sequence_parallel, plan.expert_tp, plan.core_attention, plan.gradient_dtype,
         arrangement=plan.context_parallel.arrangement, heads_degree=plan.context_parallel.heads_degree,
         document_length=_document_length(plan),
     )  # fmt: skip

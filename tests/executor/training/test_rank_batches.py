@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.executor import context_parallel as cp
+from tests.executor.ops.relay.relays_in_process import by_scores, by_token_ring
 from tests.executor.token_data import shards_of
 from tests.planned_case import MODELS
 from torch import Tensor
@@ -35,6 +36,8 @@ ATTEND = {
     "ring": cp.by_ring,
     "all_gather": cp.by_gather,
     "ulysses": cp.by_heads,
+    "token_ring": by_token_ring,
+    "ring_self_attention": by_scores,
 }
 DOCUMENTS = [[1 + (n * n + i) % 31 for i in range(1 + n * n % 13)] for n in range(36)]
 
@@ -145,7 +148,7 @@ def test_ranks_that_share_sequences_count_as_one_replica() -> None:
     assert {data.num_replicas for data in ranks} == {2}
     assert {data.num_step_tokens for data in ranks} == {whole[0].num_step_tokens} == {BATCH * LENGTH}
     assert ranks[0].tokens(0, CPU)[0].shape == (1, LENGTH // 2)
-    assert ranks[0].training.shape_of(ranks[0].counts, ACTIVATION) == (1, LENGTH // 2, 32)
+    assert ranks[0].training.shape_of(ranks[0].counts, ACTIVATION, torch.float64) == (1, LENGTH // 2, 32)
 
 
 def test_sequences_that_do_not_divide_are_refused() -> None:

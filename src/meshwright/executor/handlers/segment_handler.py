@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.executor.handlers import relay_handler
+from meshwright.executor.handlers import relay_end
 from meshwright.executor.handlers.gradient_write import is_of_groups, of_groups
 from meshwright.executor.handlers.saved_forward import SavedForward, contributions
 from meshwright.executor.handlers.vocabulary_handler import writes_kind
@@ -24,7 +24,8 @@ from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, d
 from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Row
 from meshwright.ir.core_vocabulary import REMADE, SAVED
-from meshwright.stage.chain.chain import AGAIN, LOSS
+from meshwright.stage.chain.chain import LOSS
+from meshwright.stage.relay.rounds import AGAIN
 
 Read = Tensor | tuple[Tensor, ...]  # a value, or those of several token parts
 KEPT = (SAVED.kind, REMADE.name)  # what a forward leaves for its backward
@@ -34,7 +35,7 @@ def forward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Forward of one microbatch; without ``saved`` among its writes it keeps nothing."""
     own, state = context.training.segments[row.stage], context.training
     if own.segment.relay is not None:
-        return relay_handler.finished(context, row, inputs)
+        return relay_end.finished(context, row, inputs)
     with torch.set_grad_enabled(writes_kind(row, "saved")), state.reading(row, inputs):
         values, saved = _forward(context, row, inputs, own)
     if LOSS in values:
@@ -47,7 +48,7 @@ def recompute(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any
     been counted."""
     own, state = context.training.segments[row.stage], context.training
     if own.segment.relay is not None:
-        return relay_handler.finished(context, row, inputs)
+        return relay_end.finished(context, row, inputs)
     with torch.enable_grad(), state.reading(row, inputs):
         values, saved = _forward(context, row, inputs, own)
     kinds = [names[0].kind if names else "" for names in row.writes]
@@ -89,7 +90,7 @@ def backward(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]
     """Gradients of what it read, and of its weights, at once."""
     state, own = context.training, context.training.segments[row.stage]
     if own.segment.relay is not None:
-        return relay_handler.gradients(context, row, inputs)
+        return relay_end.gradients(context, row, inputs)
     with state.reading(row, inputs):
         state.begin_gradients(row.stage)
         taken = _run_backward(own, row, inputs)
@@ -103,7 +104,7 @@ def input_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequenc
     """Gradients of what it read now; what the weights' gradients need goes on the queue."""
     state, own, saved = context.training, context.training.segments[row.stage], inputs[0]
     if own.segment.relay is not None:
-        return relay_handler.gradients(context, row, inputs)
+        return relay_end.gradients(context, row, inputs)
     with deferring(saved.queue), state.reading(row, inputs):
         taken = _run_backward(own, row, inputs)
     return (*taken, *_behind(context, row, len(taken), saved.queue))

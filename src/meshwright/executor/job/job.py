@@ -128,7 +128,7 @@ class Job:
         """Shapes of exchanged values that are known before the run."""
         if self.training is not None:
             training, counts = self.training, self.training.sample_counts(self.program)
-            return lambda name: training.shape_of(counts, name)
+            return lambda name: training.shape_of(counts, name, self.torch_dtype)
         return lambda name: self.shapes.get(name.kind)
 
     def write(self, folder: Path, warns: bool = True) -> None:

@@ -21,21 +21,21 @@ from meshwright.executor.data.data_source import (
     source_digest,
 )
 from meshwright.executor.data.packing import SampleCount
+from meshwright.executor.models.chain.relay_shape import RELAYED, relayed_shape, token_part
 from meshwright.executor.models.weights.initialisation import parameter_source
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.ops.randomness import keyed_generator, random_key
+from meshwright.executor.ops.relay.visiting_queries import wide_numbers
 from meshwright.executor.rank.handler import ValueName
 from meshwright.executor.training.tensor_layout import TensorLayout
 from meshwright.ir.core_vocabulary import SKIP, SKIP_GRADIENT
 from meshwright.ir.program import Program
-from meshwright.lowering.segment.relay_rows import ARRIVED, BLOCK, LEAVING
 from meshwright.lowering.transfer.stage_edge import (
     LayerEdge,
     StageEdge,
     skip_edges,
 )
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.model.block import Attention
 from meshwright.specs.model.layers import stage_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.record import record
@@ -47,9 +47,6 @@ from meshwright.stage.chain.degrees import InnerDegrees, of_groups
 
 RANDOM = Source("random")  # tokens that are drawn, for tests and benchmarks; nothing is read
 CONTEXT_AXIS = "cp"
-# What devices along it send each other: keys and values, and their gradients.
-OWN_BLOCK = "block"
-TRAVELLING = (OWN_BLOCK, BLOCK, LEAVING, ARRIVED)
 HELD_OUT_STEP = -1  # of random tokens: no step of a training has this number
 
 
@@ -349,13 +346,13 @@ class TrainingConfig:
             )
         return [1] * len(wanted)
 
-    def shape_of(self, counts: Sequence[int], name: ValueName) -> tuple[int, ...] | None:
+    def shape_of(self, counts: Sequence[int], name: ValueName, dtype: torch.dtype) -> tuple[int, ...] | None:
         """Shape of what stages exchange: hidden states and their gradients, [B, S, E] (of a ladder residual or parallel
         branches [B, S, 2 E]), or a device's equal part of them."""
-        if name.kind in TRAVELLING:
-            return self._block_shape(
-                len(self.layout.part_samples(counts[name.microbatch], self._token_part(name))),
-                name.microbatch,
+        if name.kind in RELAYED:
+            num_samples, num_tokens = self._relayed(counts, name)
+            return relayed_shape(
+                self.model, name.kind, num_samples, num_tokens, self.layout.tp, wide_numbers(dtype)
             )
         if name.kind not in ("activation", "gradient", SKIP.name, SKIP_GRADIENT.name):
             return None
@@ -373,29 +370,11 @@ class TrainingConfig:
             return (num_samples, length // self.layout.tp, width)
         return (num_samples, length, width // self.layout.tp)
 
-    def _token_part(self, name: ValueName) -> int:
-        """Of a block under way: its part is a step's, one behind for what arrives, counted on through the parts."""
+    def _relayed(self, counts: Sequence[int], name: ValueName) -> tuple[int, int]:
+        """Samples, and tokens of a device, of what relays send: of a microbatch's part, or of one of a group's."""
         if self.groups is not None:  # which are not cut into parts
-            return 0
-        if name.kind == OWN_BLOCK:
-            return name.part
-        return (name.part - (name.kind == ARRIVED)) // self.layout.cp
-
-    def _block_shape(self, num_samples: int, microbatch: int) -> tuple[int, ...] | None:
-        """[2, B, s, K, D], with latent attention [1, B, s, H, D + V]; the same in all layers of a model, or else not known
-        before the run."""
-        shapes = {_heads_of_block(own.attention) for own in self.model.kinds}
-        if len(shapes) > 1:
-            return None
-        number, num_heads, width = shapes.pop()
-        num_tokens = self.sequence_length // self.layout.cp
-        if self.groups is not None:
-            num_tokens = self.groups.microbatches[microbatch].part.num_tokens
-        return (number, num_samples, num_tokens, num_heads // self.layout.tp, width)
-
-
-def _heads_of_block(attention: Attention) -> tuple[int, int, int]:
-    """Tensors of a block of keys and values, heads of one, and numbers of a head."""
-    if attention.latent:
-        return 1, attention.num_heads, attention.head_dim + attention.value_dim
-    return 2, attention.num_kv_heads, attention.head_dim
+            return counts[name.microbatch], self.groups.microbatches[name.microbatch].part.num_tokens
+        part = token_part(name.kind, name.part, self.layout.cp)
+        return len(
+            self.layout.part_samples(counts[name.microbatch], part)
+        ), self.sequence_length // self.layout.cp

@@ -26,10 +26,9 @@ from meshwright.ir.table import Duty, Effect, Exchange, Kind, Pattern, ValueKind
 from meshwright.ir.vocabulary import Name, Vocabulary
 from meshwright.lowering.segment.chain_row import ChainRow
 from meshwright.lowering.segment.part_rows import in_turns, of_parts
-from meshwright.lowering.segment.relay_rows import NAMES, RELAY_KINDS, RelayRows, relay_duties
+from meshwright.lowering.segment.relay_rows import NAMES, RelayRows, relay_duties, relay_kinds
 from meshwright.stage.chain import chain as nouns
 from meshwright.stage.chain.chain import (
-    AGAIN,
     ALIASES,
     GRADIENT,
     WITHOUT_GRADIENT,
@@ -39,6 +38,7 @@ from meshwright.stage.chain.chain import (
     Segment,
     Value,
 )
+from meshwright.stage.relay.rounds import AGAIN
 
 # Algorithm of a chain -> name of its rows, and algorithm by which they are priced and executed.
 ROWS = {
@@ -133,9 +133,8 @@ class ChainRows:
             yield from self._relay_rows(number, relay).forward(done)
 
     def _relay_rows(self, number: int, relay: Relay) -> RelayRows:
-        query, block = self._reads(number)
         (made,) = self.chain.segments[number].write_layouts
-        return RelayRows(number, relay, query, block, made)
+        return RelayRows(number, relay, tuple(self._reads(number)), made)
 
     def _fetched(
         self, again: Mapping[int, list[Delivery]], number: int, made: set[int]
@@ -307,7 +306,8 @@ class ChainRows:
         kinds += [ValueKind(name + GRADIENT, accumulates=name in several) for name in names]
         kinds += [ValueKind(each.move.write + AGAIN) for each in self.chain.deliveries if each.move.is_again]
         kinds += [ValueKind(value.name + AGAIN) for value in self.chain.remade.values()]
-        kinds += [kind._replace(ring=kind.ring * self.num_parts) for kind in RELAY_KINDS if self._relays]
+        of_relays = (kind for relay in self._relays for kind in relay_kinds(relay.rounds))
+        kinds += [kind._replace(ring=kind.ring * self.num_parts) for kind in of_relays]
         return {kind.name: kind for kind in kinds}
 
     @property

@@ -19,7 +19,8 @@ from meshwright.lowering.segment.chain_row import ChainRow
 from meshwright.lowering.segment.chain_rows import WORDS, ChainRows
 from meshwright.lowering.segment.part_rows import of_parts
 from meshwright.specs.error import ProgramError
-from meshwright.stage.chain.chain import AGAIN, Chain
+from meshwright.stage.chain.chain import Chain
+from meshwright.stage.relay.rounds import AGAIN
 
 Ints = NDArray[np.int64]
 

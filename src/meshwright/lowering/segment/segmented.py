@@ -11,15 +11,14 @@ from meshwright.lowering.order import with_works_of_kinds
 from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.lowering.segment.chain_rows import ChainRows
 from meshwright.lowering.segment.refine import Refine, StageRows
-from meshwright.lowering.segment.relay_rows import BLOCK, LEAVING, RELAY_KINDS
+from meshwright.lowering.segment.relay_rows import BEHIND_STEP, OF_STEP
 from meshwright.lowering.sequence.group_rows import GroupHops
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
 from meshwright.specs.sequence.packed_part import PackedPart
 from meshwright.specs.sequence.sequence_group import GroupedBatch
-from meshwright.stage.chain.attention_work import FIRST, RELAY_STEPS
-from meshwright.stage.chain.chain import AGAIN, GRADIENT, Chain
+from meshwright.stage.chain.chain import GRADIENT, Chain
 from meshwright.stage.chain.decoder import decoder_chain
 from meshwright.stage.chain.degrees import (
     InnerDegrees,
@@ -38,11 +37,12 @@ from meshwright.stage.chain.parameters import (
 from meshwright.stage.chain.segment_work import between_bytes, kept_bytes, segment_works, share_of_part
 from meshwright.stage.group.parameter_group import OF_EXPERTS, TIED, num_stepped_parameters
 from meshwright.stage.mesh import collapsed_axes, expert_axes, has_experts_along_context
+from meshwright.stage.relay.relay_work import FIRST
+from meshwright.stage.relay.rounds import AGAIN
 from meshwright.stage.stage_pass import step_work
 
 OfSegments = dict[tuple[str, int], Work]  # by name and stage
 OfParts = dict[tuple[str, int, int], Work]  # by name, stage and part
-OF_STEPS = frozenset(kind.name for kind in RELAY_KINDS)
 COUNTED = ("counts", "arrived")  # numbers of every expert, of a part as of a whole microbatch
 
 
@@ -157,9 +157,11 @@ def _works_of_part(
 ) -> Iterator[tuple[tuple[str, int, int], Work]]:
     """Of the rows of a part of microbatches, in a relay one a step; the first step of all may have a work of its own."""
     for number, (segment, own) in enumerate(zip(chain.segments, works, strict=True), first):
-        steps = 1 if segment.relay is None else segment.relay.num_steps
+        relay = segment.relay
+        steps = 1 if relay is None else relay.num_steps
+        stepped = () if relay is None else {name for each in relay.rounds.all for name in each.stepped}
         for name in (name for name in own if not name.endswith(FIRST)):
-            parts = range(part * steps, (part + 1) * steps) if name in RELAY_STEPS else (part,)
+            parts = range(part * steps, (part + 1) * steps) if name in stepped else (part,)
             yield from (((name, number, own_part), own[name]) for own_part in parts)
             yield (name, number, parts[0]), own.get(name + FIRST, own[name])
 
@@ -202,10 +204,10 @@ def _shares(plan: Plan) -> tuple[float, ...]:
 
 def _of_steps(name: str, shares: tuple[float, ...], num_steps: int) -> tuple[float, ...]:
     """Shares of the parts of a value: of a relay one a step, numbered by the step behind where steps leave it to that."""
-    if name not in OF_STEPS or not shares:
+    if name not in OF_STEP | BEHIND_STEP or not shares:
         return shares
     by_step = tuple(share for share in shares for _ in range(num_steps))
-    return by_step if name in (BLOCK, LEAVING) else (shares[0], *by_step)
+    return by_step if name in OF_STEP else (shares[0], *by_step)
 
 
 def _spread(by_stage: Sequence[float], stages: Sequence[StageRows]) -> Iterator[float]:

@@ -272,7 +272,7 @@ def _computed(key: tuple[object, ...]) -> tuple[object, ...]:
     own = key[0]
     if not isinstance(own, ContextParallel):
         return key
-    return (own.arrangement if own.ring_degree > 1 else "", own.ring_degree, *key[1:])
+    return (own.arrangement if own.ring_degree > 1 else "", own.ring_degree, own.has_full_scores, *key[1:])
 
 
 def _work(

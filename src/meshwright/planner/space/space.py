@@ -25,7 +25,7 @@ from meshwright.specs.plan.plan import AXES as MESH
 from meshwright.specs.plan.plan import RECOMPUTES, Plan
 from meshwright.specs.plan.token_part import shares_of
 from meshwright.specs.plan.workload import Workload
-from meshwright.specs.sequence.context_parallel import CONTEXTS, TOKEN_LAYOUTS
+from meshwright.specs.sequence.context_parallel import ASKED_FOR, CONTEXTS, TOKEN_LAYOUTS
 
 Ints = NDArray[Any]  # of columns 32 bits are enough: a large space is mostly the memory that it takes
 MOST_CANDIDATES = 3_000_000  # two gigabytes of columns and sums; a larger space is made coarser
@@ -254,6 +254,8 @@ def space_of(
     limits = _limits({**{name: names[name][:1] for name in ONE_VALUE}, **wanted}, forbid, names)
     least = None if capacity_bytes is None else LeastMemory(model, cluster, workload, formats, capacity_bytes)
     allowed = [CONTEXTS[number] for number in limits.pop("context", range(len(CONTEXTS)))]
+    if "context" not in wanted:
+        allowed = [kind for kind in allowed if kind not in ASKED_FOR]
     laid_out = [TOKEN_LAYOUTS[number] for number in limits.pop("token_layout", ())]
     contexts = ContextKinds(
         model, workload.sequence_length, allowed, laid_out, [int(each) for each in limits.pop("ulysses", ())]

@@ -101,16 +101,16 @@ class Plan:
     beside computes: "reduce" (gradients), "gather" (parameters), "tp" (tensor parallelism), "ep" (tokens to experts and back,
     beside products of another microbatch's experts). `context` says how the devices
     of cp that share sequences attend: "ring" (keys and values travel), "all_gather" (of keys and values), "ulysses" (heads
-    are divided instead); `token_layout` where their tokens are: "contiguous", "zigzag" or "stripe" (empty: as the kind has
-    them, zigzag, by Ulysses contiguous). With `ulysses` above 1 so many neighbours in a ring exchange heads, and
-    cp / `ulysses` groups of them exchange keys and values. `gathered` says what becomes of the inputs that sequence
-    parallelism gathers for products: "again" (they are gathered once more for the backward) or "kept". `dispatch` says how
-    a token goes to its experts: "copies" (once for each of them) or "once" (to each device that has any of them, which copies
-    it there: DeepEP, HybridEP). `software` names an
-    efficiency class (`specs.software`; empty: the default). `device_order` lists the cluster's device numbers in
-    mesh order (empty: as they are numbered). `sharding`, `schedule`, `passes`, `variant` (what made the model another one),
-    `placement` (what finds `device_order` on a cluster) and `optimizer` (what STEP does) are slots: names of the core's,
-    of systems' or of the user's, with options.
+    are divided instead), "token_ring" (queries travel, and results return), "ring_self_attention" (keys travel, then values,
+    and whole rows of scores are kept); `token_layout` where their tokens are: "contiguous", "zigzag" or "stripe" (empty: as
+    the kind has them, zigzag, by Ulysses and ring self-attention contiguous). With `ulysses` above 1 so many neighbours in
+    a ring exchange heads, and cp / `ulysses` groups of them exchange keys and values. `gathered` says what becomes of the
+    inputs that sequence parallelism gathers for products: "again" (they are gathered once more for the backward) or "kept".
+    `dispatch` says how a token goes to its experts: "copies" (once for each of them) or "once" (to each device that has any
+    of them, which copies it there: DeepEP, HybridEP). `software` names an efficiency class (`specs.software`; empty: the
+    default). `device_order` lists the cluster's device numbers in mesh order (empty: as they are numbered).
+    `sharding`, `schedule`, `passes`, `variant` (what made the model another one), `placement` (what finds `device_order` on
+    a cluster) and `optimizer` (what STEP does) are slots: names of the core's, of systems' or of the user's, with options.
 
     Raises PlanError when the parts contradict each other.
     """
@@ -293,6 +293,12 @@ class Plan:
     def context_parallel(self) -> ContextParallel:
         """How devices of cp attend. Raises PlanError for what there is no such thing of."""
         return ContextParallel(self.cp, self.context, self.token_layout, self.ulysses)
+
+    @property
+    def core_attention(self) -> Attention:
+        """How attention computes: by whole rows of scores also where devices of cp share these."""
+        is_whole = self.attention == "flash" and self.context_parallel.has_full_scores
+        return "unfused" if is_whole else self.attention
 
     @property
     def connects_stages(self) -> bool:
@@ -569,6 +575,12 @@ class Plan:
             )
         # raises where a sequence is no whole runs of every rank, or heads cannot be divided
         self.context_parallel.check(self.model, self.tp, self.workload.sequence_length)
+        if self.context_parallel.has_full_scores and self.recompute not in ("none", "full"):
+            raise PlanError(
+                f"recompute is {self.recompute} with context {self.context}",
+                allowed="none or full: the probabilities are what its backward reads",
+                next="take context ring, which keeps no scores",
+            )
         software_class(self.software)  # raises where nobody knows it
         if not Reference.of(self.optimizer).names_code:
             _ = self.update_rule  # raises where nobody knows it

@@ -10,15 +10,19 @@ from meshwright.specs.error import PlanError
 from meshwright.specs.model.shape import ModelShape
 from meshwright.specs.sequence.sequence_part import ARRANGEMENTS, Arrangement, SequencePart, num_runs
 
-Context = Literal["ring", "all_gather", "ulysses"]
+Context = Literal["ring", "all_gather", "ulysses", "token_ring", "ring_self_attention"]
 TokenLayout = Literal["", "contiguous", "zigzag", "stripe"]
 # How each kind arranges tokens where nobody says otherwise. Behind Ulysses' exchange every device has the whole sequence of
 # some heads, so all do the same work as it is.
 ARRANGEMENT_OF: Mapping[Context, Arrangement] = {
-    "ring": "zigzag", "all_gather": "zigzag", "ulysses": "contiguous",
+    "ring": "zigzag", "all_gather": "zigzag", "ulysses": "contiguous", "token_ring": "zigzag",
+    "ring_self_attention": "contiguous",
 }  # fmt: skip
 CONTEXTS: tuple[Context, ...] = tuple(ARRANGEMENT_OF)
-RINGS: tuple[Context, ...] = ("ring",)  # in which keys and values travel
+RINGS: tuple[Context, ...] = ("ring", "token_ring", "ring_self_attention")  # in which something travels
+FULL_SCORES: Context = "ring_self_attention"  # whole rows of scores are computed, and kept
+# What a search takes only where it is named: it keeps more than the others, or has its use on few networks.
+ASKED_FOR: tuple[Context, ...] = ("token_ring", FULL_SCORES)
 INSIDE_ULYSSES: tuple[Context, ...] = ("ring",)  # along which groups that exchange heads may send
 TOKEN_LAYOUTS: tuple[TokenLayout, ...] = ("", *ARRANGEMENTS)
 
@@ -80,8 +84,13 @@ class ContextParallel:
 
     @property
     def travels(self) -> bool:
-        """Do keys and values go from device to device?"""
+        """Do keys and values, or queries, go from device to device?"""
         return self.kind in RINGS and self.ring_degree > 1
+
+    @property
+    def has_full_scores(self) -> bool:
+        """Are whole rows of scores kept?"""
+        return self.kind == FULL_SCORES and self.degree > 1
 
     def part(self, sequence_length: int, rank: int = 0) -> SequencePart:
         """The tokens of a device of sequences so long. Raises PlanError for a length that does not divide."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from meshwright.ir.layout import COPIED, ENTER, MAPS, SPLIT, layout_text, layouts_of, split
 from meshwright.specs.error import ProgramError
+from meshwright.stage.relay.rounds import RING, Rounds
 
 INPUT, OUTPUT = "input", "output"  # of a stage: what the one before it sends, and what the one behind it gets
 LOSS = "loss"  # made by the last segment of all, and counted, not sent
@@ -48,7 +49,7 @@ LAYOUTS: Mapping[str, tuple[str, str]] = {
     "share": (COPIED, SPLIT),
     "maximum": MAPS["all_reduce"][0],
 }
-GRADIENT, AGAIN = "_gradient", "_again"  # behind the name of a value: its gradient; it, fetched once more
+GRADIENT = "_gradient"  # behind the name of a value: its gradient; AGAIN: it, fetched once more
 ALIASES = ("enter", "share")  # nothing is sent forward: what it delivers is what it reads
 # Values that no gradient goes through.
 WITHOUT_GRADIENT = frozenset(("maximum", "largest", "order", "counts", "arrived"))
@@ -94,12 +95,13 @@ class Moved(NamedTuple):
 
 
 class Relay(NamedTuple):
-    """A step whose last operand travels from device to device along an axis: it runs ``num_steps`` times, each time with the
-    operand of another device, and its gradient travels behind it (Liu et al. 2023, arXiv 2310.01889)."""
+    """A step one of whose operands travels from device to device along an axis: it runs ``num_steps`` times, each time with
+    the operand of another device; ``rounds`` say which one, and what becomes of what the steps make."""
 
     step: ChainStep
     axis: str
     num_steps: int
+    rounds: Rounds = RING
 
 
 class Value(NamedTuple):

@@ -49,7 +49,7 @@ BESIDE_ROUTES = frozenset(("shared_experts",))  # segments of their own, which r
 # Of attention, by how it is divided.
 CORES = frozenset(
     ("causal_attention", "attention_core", "attention_of_heads", "chunk_attention", "cross_core")
-)
+)  # whole rows of scores are values, which nobody makes again
 # By operation: products whose results are kept, and what is recomputed.
 KEPT_PRODUCTS = frozenset(("qkv", "heads", "head_parts", "cross_query", "cross_key_value", "gate_up"))
 AGAIN_BY_OPERATION = frozenset(

@@ -17,8 +17,12 @@ TARGET_TABLE = "target_embedding.weight"  # of the decoder behind an encoder
 MODULES = {
     "attention_norm": ("attention_norm",),
     "attention": ("qkv", "query_norm", "key_norm", "latent_attention", "attention_output"),
-    **dict.fromkeys(("qkv", "heads", "head_parts"), ("qkv", "query_norm", "key_norm", "latent_attention")),
+    **dict.fromkeys(
+        ("qkv", "heads", "separate_heads", "head_parts"),
+        ("qkv", "query_norm", "key_norm", "latent_attention"),
+    ),
     **dict.fromkeys(("causal_attention", "attention_core", "attention_of_heads", "chunk_attention"), ()),
+    **dict.fromkeys(("full_scores", "weighted_values"), ()),
     **dict.fromkeys(("attention_output", "output_of_parts"), ("attention_output",)),
     "cross_attention": ("cross_query", "cross_key_value", "cross_attention_output"),
     **{name: (name,) for name in ("cross_norm", "cross_query", "cross_key_value")},

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 from meshwright.stage.chain.chain import BY_EXPERTS, BY_HEADS, BY_TOKENS, ChainStep, Moved, Relay
 from meshwright.stage.chain.degrees import CONTEXT, TENSOR, InnerDegrees
+from meshwright.stage.relay.rounds import RING, SCORES, TOKEN_RING, WEIGHTED
 
 TOKENS = 1  # dimension of [B, S, E]
 RANKS = 0  # what goes to or comes from every device of a group, one behind the other
@@ -66,13 +67,22 @@ def attention(
         yield Moved("all_to_all", (CONTEXT,), "token_parts", "attended_parts", RANKS, split_by=back)
         yield ChainStep("output_of_parts", block, ("attended_parts",), (partial,))
         return
+    if degrees.context == "ring_self_attention":
+        yield ChainStep("separate_heads", block, (entered,), ("query", "keys", "values"))
+        scores = ChainStep("full_scores", block, ("query", "keys"), ("probabilities",))
+        yield Relay(scores, CONTEXT, degrees.cp, SCORES)
+        weighted = ChainStep("weighted_values", block, ("probabilities", "values"), ("attended",))
+        yield Relay(weighted, CONTEXT, degrees.cp, WEIGHTED)
+        yield ChainStep("attention_output", block, ("attended",), (partial,))
+        return
     yield ChainStep("heads", block, (entered,), ("query", "block"))
     if degrees.context == "all_gather":
         yield Moved("all_gather", (CONTEXT,), "block", "all_blocks", RANKS)
         yield ChainStep("attention_core", block, ("query", "all_blocks"), ("attended",))
     else:
         core = ChainStep("attention_core", block, ("query", "block"), ("attended",))
-        yield Relay(core, CONTEXT, degrees.cp)
+        rounds = TOKEN_RING if degrees.context == "token_ring" else RING
+        yield Relay(core, CONTEXT, degrees.cp, rounds)
     yield ChainStep("attention_output", block, ("attended",), (partial,))
 
 

@@ -13,7 +13,7 @@ from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.token_part import TokenPart
-from meshwright.stage.chain.attention_work import attention_bytes, relay_works
+from meshwright.stage.chain.attention_work import attention_bytes
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
 from meshwright.stage.chain.decoder import CORES, PARTS_OF_BLOCK
 from meshwright.stage.chain.degrees import InnerDegrees
@@ -21,6 +21,7 @@ from meshwright.stage.chain.step_layout import BRANCHES
 from meshwright.stage.operator.expert import INDEX_BYTES
 from meshwright.stage.operator.layer import MicrobatchShape
 from meshwright.stage.operator.stage import PASSES, part_operators
+from meshwright.stage.relay.relay_work import part_of_core, relay_works
 from meshwright.stage.saved.block import GATHERED, context_saved, embedding_saved, head_saved, tensor_bytes
 from meshwright.stage.saved.saved import between_saved, boundary_bytes_per_token
 from meshwright.stage.saved.size import kept_bytes_per_token, saving_context
@@ -30,7 +31,8 @@ from meshwright.stage.work import microbatch_shape
 PARTS = {
     "exponentials": "cross_entropy", "head_parts": "heads", "attention_of_heads": "attention_core",
     "output_of_parts": "attention_output", "qkv": "heads", "causal_attention": "attention_core",
-    "chunk_attention": "attention_core",
+    "chunk_attention": "attention_core", "separate_heads": "heads", "full_scores": "attention_core",
+    "weighted_values": "attention_core",
 }  # fmt: skip
 ATTENDS = "attention_core"
 Shapes = tuple[MicrobatchShape, tuple[MicrobatchShape, ...]]  # of tokens, and of what attention is to
@@ -77,8 +79,10 @@ def works_of_shape(
                 )
                 for name, own in each.items()
             }  # fmt: skip
-            relay = segment.relay
-            known[id(each)] = works if relay is None else relay_works(works, relay.num_steps)
+            relay, tokens = segment.relay, dims[0] * dims[1] / plan.model.num_halves
+            if relay is not None:
+                works = relay_works(works, relay.rounds, relay.num_steps, attention_bytes(plan), tokens)
+            known[id(each)] = works
         yield known[id(each)]
 
 
@@ -123,7 +127,7 @@ def step_operators(plan: Plan, shape: MicrobatchShape, step: ChainStep, name: st
     block = step.of[1] if takes_up else step.block
     if plan.model.has_parallel_branches and step.name in BRANCHES:
         shape = shape._replace(sequence_parallel=False)  # of all tokens: behind the gather
-    return part_operators(plan.model, part, name, shape, max(0, block))
+    return part_of_core(step.name, name, part_operators(plan.model, part, name, shape, max(0, block)))
 
 
 def between_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
@@ -186,6 +190,11 @@ OF_PART = {
     **dict.fromkeys(("attention output", "attention_output narrowed"), "attention_output"),
 }
 KEYS = "keys and values by heads"
+OF_SCORES = ("probabilities",)  # of whole rows of scores, which are a value between the segments of a ring
+FULL_SCORES, WEIGHTED_VALUES = (
+    "full_scores",
+    "weighted_values",
+)  # the core is two steps, of which the first keeps queries
 # Of a decoder behind an encoder, where cross attention is several steps, and where it is one.
 CROSSED_KEPT_BY = {
     **dict.fromkeys(("cross residual", "cross norm statistics"), "cross_norm"),
@@ -213,7 +222,7 @@ def kept_bytes(plan: Plan, layers: StageLayers, chain: Chain) -> tuple[float, ..
     """Bytes that every segment keeps from F, or where it is recomputed from R, to its backward on one device, per token of
     the whole microbatch. What is fetched again is none of it: what it is fetched from is a value that lives as long."""
     plan = replace(plan, recompute="none") if plan.recompute in ("selective", "selective_op") else plan
-    is_split = any(step.name in CORES for s in chain.segments for step in s.steps)
+    is_split = any(step.name in (*CORES, FULL_SCORES) for s in chain.segments for step in s.steps)
     has_relay = any(segment.relay is not None for segment in chain.segments)
     kept = list(_kept(plan, layers, is_split=is_split, has_relay=has_relay))
     factor = kept_bytes_per_token(plan, layers) / (sum(each.num_bytes for each in kept) or 1.0)
@@ -225,7 +234,11 @@ def kept_bytes(plan: Plan, layers: StageLayers, chain: Chain) -> tuple[float, ..
         if not (each.is_entered and key in again):
             by_step[key] = by_step.get(key, 0.0) + factor * each.num_bytes * each.times
     return tuple(
-        sum(by_step.get((PARTS.get(step.name, step.name), step.block), 0.0) for step in segment.steps)
+        sum(
+            by_step.get((PARTS.get(step.name, step.name), step.block), 0.0)
+            for step in segment.steps
+            if step.name != WEIGHTED_VALUES
+        )
         for segment in chain.segments
     )
 
@@ -273,7 +286,7 @@ def _kept(plan: Plan, layers: StageLayers, *, is_split: bool, has_relay: bool) -
             is_entered = tensor.name in GATHERED and not plan.model.has_parallel_branches
             if step == "mlp" and plan.ep > 1 and plan.model.layers[block].experts:
                 step, is_entered = _step_of_experts(tensor.name), False
-            times = times_of_keys if tensor.name == KEYS else 1
+            times = times_of_keys if tensor.name in (KEYS, *OF_SCORES) else 1
             has_experts = plan.model.layers[block].experts is not None
             yield _Kept(
                 step, block, tensor_bytes(plan.model, tensor, context), is_entered, times, has_experts

@@ -43,11 +43,14 @@ LAYOUTS_ALONG: Mapping[str, Steps] = {
         **dict.fromkeys(
             ("attention", "cross_attention", "mlp", "shared_experts"), StepLayout(SHARED, PARTIAL)
         ),
-        **dict.fromkeys(("heads", "head_parts", "qkv", "cross_query", "cross_key_value"), _TO_HEADS),
+        **dict.fromkeys(
+            ("heads", "separate_heads", "head_parts", "qkv", "cross_query", "cross_key_value"), _TO_HEADS
+        ),
         **dict.fromkeys(
             ("attention_core", "attention_of_heads", "causal_attention", "chunk_attention", "cross_core"),
             _OF_HEADS,
         ),
+        **dict.fromkeys(("full_scores", "weighted_values"), _OF_HEADS),
         **dict.fromkeys(
             ("attention_output", "output_of_parts", "cross_output"), StepLayout(BY_HEADS, PARTIAL)
         ),

@@ -23,6 +23,12 @@ from meshwright.ir.axis import FIRST_AXIS
 from meshwright.ir.table import IN_PARTS, ROUTED, ROUTED_ONCE, Exchange, Inner
 from meshwright.specs.model.layers import StageLayers, begins_decoder
 from meshwright.specs.plan.plan import Plan
+from meshwright.stage.exchange.relay_exchange import (
+    SUM_BYTES,
+    SentRows,
+    full_score_exchanges,
+    token_ring_exchanges,
+)
 from meshwright.stage.mesh import expert_axes, heads_axes, ring_axes
 from meshwright.stage.operator.layer import MicrobatchShape
 from meshwright.stage.piece import (
@@ -35,7 +41,8 @@ from meshwright.stage.saved.recomputed import recomputed_layers, recomputes_ends
 from meshwright.stage.saved.saved import boundary_bytes_per_token
 
 LOSS_EXCHANGES = 3  # maximum, sum and the target's logit of every token (vocabulary-parallel cross entropy)
-LOSS_ELEMENT_BYTES = SUM_BYTES = 4  # of the loss, and of what a ring adds up, in float32
+LOSS_ELEMENT_BYTES = 4  # of the loss, in float32
+RELAYED = {"token_ring": token_ring_exchanges, "ring_self_attention": full_score_exchanges}
 
 
 def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: MicrobatchShape) -> tuple[Inner, ...]:
@@ -140,7 +147,14 @@ def _context(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backwar
     if own.heads_degree > 1:
         sent, result = num_heads * attention.head_dim + width, num_heads * attention.value_dim
         found += [_along(axes, "all_to_all", token_bytes * each, layers, "") for each in (sent, result)]
-    if own.ring_degree > 1:
+    if own.kind in RELAYED and own.ring_degree > 1:
+        rows = SentRows(
+            shape.num_tokens, shape.element_bytes, num_heads * attention.head_dim, width, num_heads * attention.value_dim,
+            num_heads,
+        )  # fmt: skip
+        exchanges = RELAYED[own.kind](rows, own.ring_degree, is_backward)
+        found += [_along(ring_axes(plan), *each[:2], layers, each[2]) for each in exchanges]
+    elif own.ring_degree > 1:
         beside, whole = "attention" if own.travels else "", token_bytes * own.ring_degree * width
         found.append(_along(ring_axes(plan), "all_gather", whole, layers, beside))
         if is_backward:

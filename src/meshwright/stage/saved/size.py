@@ -34,10 +34,11 @@ def saving_context(plan: Plan) -> SavingContext:
         return SavingContext(
             plan.dtype, plan.recompute, plan.tp, plan.expert_tp, sequence_parallel=plan.sequence_parallel,
             keeps_gathered=plan.gathered == "kept",
+            attention="recomputed" if plan.core_attention == "flash" else "unfused",
         )  # fmt: skip
     return SavingContext(
         dtype=plan.dtype, recompute=plan.recompute, tp=plan.tp, expert_tp=plan.expert_tp,
-        sequence_parallel=plan.sequence_parallel, attention="flash" if plan.attention == "flash" else "unfused",
+        sequence_parallel=plan.sequence_parallel, attention="flash" if plan.core_attention == "flash" else "unfused",
         is_fused=plan.software_class.fuses_blocks, has_dropout=plan.attention == "unfused_dropout",
         keeps_float8=bool(plan.float8) and plan.software_class.fuses_loss, keeps_gathered=plan.gathered == "kept",
     )  # fmt: skip

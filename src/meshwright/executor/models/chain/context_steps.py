@@ -24,7 +24,7 @@ from meshwright.executor.ops.attention.head_exchange import (
     by_token,
     sequence_of,
 )
-from meshwright.executor.ops.attention.part_attention import query_and_block
+from meshwright.executor.ops.attention.part_attention import keys_and_values, query_and_block
 from meshwright.executor.ops.attention.sliding_window import within_window
 from meshwright.specs.sequence.sequence_part import RingPart, SequencePart, SequenceRun
 from meshwright.stage.chain.chain import ChainStep
@@ -48,6 +48,14 @@ def heads(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Ten
     if block.latent_attention is not None and turn is not None:
         return block.latent_attention.query_and_block(x_BsE, turn)
     return query_and_block(block.heads(x_BsE), block.layout, turn)
+
+
+def separate_heads(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Tensor
+) -> tuple[Tensor, ...]:
+    """Queries [B, s, H, D], keys [B, s, K, D] and values [B, s, K, V]."""
+    query, block = heads(stage, step, data, x_BsE)
+    return query, *(x.contiguous() for x in keys_and_values(block, query.shape[-1]))
 
 
 def attention_core(

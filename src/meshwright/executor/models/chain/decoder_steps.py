@@ -223,6 +223,7 @@ STEPS: Mapping[str, StepFunction] = {
     "qkv": qkv,
     "causal_attention": causal_attention,
     "heads": parts.heads,
+    "separate_heads": parts.separate_heads,
     "attention_core": parts.attention_core,
     "chunk_attention": parts.chunk_attention,
     "attention_output": parts.attention_output,

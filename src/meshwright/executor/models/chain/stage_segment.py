@@ -12,9 +12,10 @@ from meshwright.executor.team.rank_team import RankTeam
 from meshwright.ir.program import Program
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
-from meshwright.stage.chain.chain import AGAIN, GRADIENT, WITHOUT_GRADIENT, Chain, Moved, Segment, Value
+from meshwright.stage.chain.chain import GRADIENT, WITHOUT_GRADIENT, Chain, Moved, Segment, Value
 from meshwright.stage.chain.decoder import decoder_chain
 from meshwright.stage.chain.degrees import InnerDegrees, stage_ends
+from meshwright.stage.relay.rounds import AGAIN, RELAYS
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +55,9 @@ class StageSegment:
         return next((value.name for value in self.segment.reads if value in again), None)
 
     def dim(self, kind: str) -> int:
-        """The dimension along which an exchange of the chain that writes values of a kind divides them."""
-        dims: dict[str, int] = {}
+        """The dimension along which an exchange of the chain that writes values of a kind divides them; what steps of a relay
+        leave for all devices stands one behind the other."""
+        dims = {own.owed.arrived: 0 for rounds in RELAYS for own in rounds.all if own.owed}
         for each in self.chain.deliveries:
             move = each.move
             for name in (move.write, move.write + AGAIN, move.read + GRADIENT):

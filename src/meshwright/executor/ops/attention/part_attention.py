@@ -97,7 +97,7 @@ class PartAttention:
             query: [B, s, H, D]; block: [2, B, m, K, D], keys and values of the tokens of `keys`.
             mask: documents and window (`within_window`) of the whole sequence; None: a token sees all before it.
         """
-        width = _keys_and_values(block, query.shape[-1])[1].shape[-1]
+        width = keys_and_values(block, query.shape[-1])[1].shape[-1]
         query = query.transpose(1, 2)
         for tile in visible_tiles(self.part, keys, mask, self.is_causal):
             key, value = _of_tile(block, query.shape[-1], tile)
@@ -106,7 +106,7 @@ class PartAttention:
                 state = AttentionState(output.transpose(1, 2).to(wide_dtype(query.dtype)), sums)
             else:
                 state = _empty(query, width) if state is None else state
-                _merge(state, tile.rows, output, sums)
+                merge(state, output, sums, tile.rows)
         return _empty(query, width) if state is None else state
 
     def finished(self, state: AttentionState, dtype: torch.dtype) -> Tensor:
@@ -139,7 +139,7 @@ class PartAttention:
         """
         rows = [x.reshape(*query.shape[:3], -1).transpose(1, 2) for x in (output, output_gradient)]
         query, query_gradient = query.transpose(1, 2), query_gradient.transpose(1, 2)
-        both = _keys_and_values(block_gradient, query.shape[-1])
+        both = keys_and_values(block_gradient, query.shape[-1])
         key_gradient, value_gradient = (x.transpose(1, 2) for x in both)
         for tile in visible_tiles(self.part, keys, mask, self.is_causal):
             here = tile.rows
@@ -152,7 +152,7 @@ class PartAttention:
             value_gradient[:, :, tile.keys] += dvalue
 
 
-def _keys_and_values(block: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
+def keys_and_values(block: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
     """Views of a block: keys [B, m, K, D], values [B, m, K, V]."""
     if len(block) == 2:
         return block[0], block[1]
@@ -162,7 +162,7 @@ def _keys_and_values(block: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
 
 def _of_tile(block: Tensor, head_dim: int, tile: Tile) -> tuple[Tensor, Tensor]:
     """Key [B, K, keys, D] and value [B, K, keys, V] of a block."""
-    key, value = (x.transpose(1, 2)[:, :, tile.keys] for x in _keys_and_values(block, head_dim))
+    key, value = (x.transpose(1, 2)[:, :, tile.keys] for x in keys_and_values(block, head_dim))
     return key, value
 
 
@@ -176,9 +176,12 @@ def _empty(query: Tensor, width: int) -> AttentionState:
     )
 
 
-def _merge(state: AttentionState, rows: slice, output: Tensor, sums: Tensor) -> None:
-    """Add some rows' attention to other keys: output [B, H, rows, D], sums [B, H, rows]. Only differences of sums go through
-    an exponential, and never one that overflows."""
+ALL_ROWS = slice(None)
+
+
+def merge(state: AttentionState, output: Tensor, sums: Tensor, rows: slice = ALL_ROWS) -> None:
+    """Add some rows' attention to other keys: output [B, H, rows, D], sums [B, H, rows]; in any order of keys. Only
+    differences of sums go through an exponential, and never one that overflows."""
     so_far, old = state.output_BsHD[:, rows].transpose(1, 2), state.sums_BHs[:, :, rows]
     share = torch.sigmoid(sums - old)
     so_far.add_((output - so_far).mul_(share[..., None]))

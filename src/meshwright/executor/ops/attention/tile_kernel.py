@@ -110,7 +110,7 @@ def forward_by_products(
         scores = _scores(query[:, :, rows].to(wide), key, tile, rows, scale)
         sums[:, :, rows] = torch.logsumexp(scores, -1).clamp_(min=EMPTY_SUM)
         p = scores.sub_(sums[:, :, rows, None]).exp_()
-        output[:, :, rows] = _by_head(p, value)
+        output[:, :, rows] = by_head(p, value)
     return output, sums
 
 
@@ -125,6 +125,31 @@ def backward_by_products(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What `tile_backward` gives, by plain products, in the wide dtype."""
+    products = row_products(output, output_gradient)
+    return backward_of_rows(query, key, value, products, sums, output_gradient, tile, scale)
+
+
+def row_products(output: Tensor, output_gradient: Tensor) -> Tensor:
+    """Of every row the product of its output with its gradient, [B, H, s], in the wide dtype: all that a backward needs of
+    the output."""
+    wide = wide_dtype(output.dtype)
+    found = output.new_empty(output.shape[:3], dtype=wide)
+    for rows in _blocks(output):
+        found[:, :, rows] = (output[:, :, rows].to(wide) * output_gradient[:, :, rows].to(wide)).sum(-1)
+    return found
+
+
+def backward_of_rows(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    products: Tensor,
+    sums: Tensor,
+    output_gradient: Tensor,
+    tile: Tile,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `tile_backward` gives, in the wide dtype, where `row_products` are known and the outputs are not."""
     wide = wide_dtype(query.dtype)
     key, value, num_kv_heads = key.to(wide), value.to(wide), key.shape[1]
     dquery = query.new_empty(query.shape, dtype=wide)
@@ -132,12 +157,12 @@ def backward_by_products(
     for rows in _blocks(query):
         here, dout = query[:, :, rows].to(wide), output_gradient[:, :, rows].to(wide)
         p = _scores(here, key, tile, rows, scale).sub_(sums[:, :, rows, None]).exp_()
-        dp = _by_head(dout, value.transpose(2, 3))
-        dp -= (dout * output[:, :, rows]).sum(-1, keepdim=True)
+        dp = by_head(dout, value.transpose(2, 3))
+        dp -= products[:, :, rows, None]
         dscores = dp.mul_(p).mul_(scale)
-        dquery[:, :, rows] = _by_head(dscores, key)
-        dkey += _grouped(dscores, num_kv_heads).transpose(2, 3) @ _grouped(here, num_kv_heads)
-        dvalue += _grouped(p, num_kv_heads).transpose(2, 3) @ _grouped(dout, num_kv_heads)
+        dquery[:, :, rows] = by_head(dscores, key)
+        dkey += grouped(dscores, num_kv_heads).transpose(2, 3) @ grouped(here, num_kv_heads)
+        dvalue += grouped(p, num_kv_heads).transpose(2, 3) @ grouped(dout, num_kv_heads)
     return dquery, dkey, dvalue
 
 
@@ -147,19 +172,19 @@ def _blocks(query: Tensor) -> Iterator[slice]:
         yield slice(low, min(low + BLOCK_ROWS, num_rows))
 
 
-def _grouped(x: Tensor, num_kv_heads: int) -> Tensor:
+def grouped(x: Tensor, num_kv_heads: int) -> Tensor:
     """[B, H, s, ...] -> [B, K, G s, ...]: the rows of a key-value head."""
     return torch.unflatten(x, 1, (num_kv_heads, -1)).flatten(2, 3)
 
 
-def _by_head(x: Tensor, y: Tensor) -> Tensor:
+def by_head(x: Tensor, y: Tensor) -> Tensor:
     """[B, H, s, i] times [B, K, i, j] -> [B, H, s, j]."""
-    return torch.unflatten(_grouped(x, y.shape[1]) @ y, 2, (-1, x.shape[2])).flatten(1, 2)
+    return torch.unflatten(grouped(x, y.shape[1]) @ y, 2, (-1, x.shape[2])).flatten(1, 2)
 
 
 def _scores(query: Tensor, key: Tensor, tile: Tile, rows: slice, scale: float) -> Tensor:
     """[B, H, rows, m], -inf where a key is not seen; memory of its own."""
-    scores = _by_head(query * scale, key.transpose(2, 3))
+    scores = by_head(query * scale, key.transpose(2, 3))
     if tile.is_causal:
         places_s = torch.arange(rows.start, rows.stop, device=query.device)
         scores.masked_fill_(torch.arange(key.shape[2], device=query.device) > places_s[:, None], -math.inf)

@@ -1,0 +1,1 @@
+"""Attention whose queries travel, and attention by whole rows of scores."""
