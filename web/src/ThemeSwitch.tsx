@@ -1,7 +1,7 @@
 // The switch between light, dark and what the system prefers.
 import { choice, choose, useTheme, type Choice } from "./theme";
 
-const CHOICES: [Choice, string][] = [["system", "As the system"], ["light", "Light"], ["dark", "Dark"]];
+const CHOICES: [Choice, string][] = [["system", "System"], ["light", "Light"], ["dark", "Dark"]];
 
 export function ThemeSwitch({ onChoice }: { onChoice?: (choice: Choice) => void }) {
   useTheme();

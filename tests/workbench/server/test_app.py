@@ -104,13 +104,20 @@ def test_the_inside_of_a_stage(client: TestClient) -> None:
     )
 
 
-def test_a_search_ends_with_plans_that_can_be_opened(client: TestClient) -> None:
-    id = asked(client, "/api/plan", {"state": STATE}, 202)["job"]
-    ends = time.monotonic() + 60
+def searched(client: TestClient, state: dict[str, str]) -> dict[str, Any]:
+    """The document of a search."""
+    id = asked(client, "/api/plan", {"state": state}, 202)["job"]
+    ends_s = time.monotonic() + 120
     while (found := client.get(f"/api/plan/{id}").json())["state"] in ("waiting", "running"):
-        assert time.monotonic() < ends
+        assert time.monotonic() < ends_s
         time.sleep(0.05)
-    plans, frontier = (section(found["document"], kind) for kind in ("plans", "frontier"))
+    document: dict[str, Any] = found["document"]
+    return document
+
+
+def test_a_search_ends_with_plans_that_can_be_opened(client: TestClient) -> None:
+    found = searched(client, STATE)
+    plans, frontier = (section(found, kind) for kind in ("plans", "frontier"))
     assert len(plans["ids"]) == len(plans["rows"]) and any(point["is_best"] for point in frontier["points"])
     opened = asked(client, "/api/view", {"state": dict(parse_qsl(plans["ids"][0])), "parts": ["composition"]})
     assert opened["facts"][0]["value"] == plans["rows"][0]["step"]
@@ -240,6 +247,29 @@ def test_a_script_becomes_a_state_that_is_seen_as_it_is(client: TestClient, tmp_
     assert section(other, "composition")["total_s"] != step
 
 
+def test_a_search_for_what_a_script_says_tells_what_changes_in_it(client: TestClient) -> None:
+    """Today's plan stands before the others, is opened as it is, and so are they; in another job it is no today's plan."""
+    state = asked(client, "/api/import", {"text": MEGATRON, "state": STATE})["state"]
+    found = searched(client, state)
+    plans, changes = (
+        section(found, "plans"),
+        next(each for each in found["sections"] if each["id"] == "changes"),
+    )
+    assert [row[""] for row in plans["rows"]][:2] == ["today", "1"]
+    assert [column["title"] for column in changes["columns"]] == ["option", "today", "best plan"]
+    assert "--tensor-model-parallel-size" in {row["option"] for row in changes["rows"]}
+    assert "% faster" in changes["note"]
+    for id, row in zip(plans["ids"], plans["rows"], strict=True):
+        opened = dict(parse_qsl(id))
+        assert opened["like"] == state["like"]
+        seen = asked(client, "/api/view", {"state": opened, "parts": []})
+        assert (
+            next(each["value"] for each in seen["facts"] if each["name"] == "time of a step") == row["step"]
+        )
+    other = searched(client, {**state, "global-batch": "32"})
+    assert "today" not in {row[""] for row in section(other, "plans")["rows"]}
+
+
 def test_a_plan_comes_back_as_it_was(client: TestClient) -> None:
     words = {**STATE, "recompute": "full", "schedule": "interleaved_1f1b", "chunks": "2", "zero": "1"}
     plan = asked_of(words, Session()).plan()
@@ -252,10 +282,10 @@ def test_a_plan_comes_back_as_it_was(client: TestClient) -> None:
 def test_another_session_sees_the_same_once_it_has_the_texts(client: TestClient) -> None:
     cluster = asked(client, "/api/cluster", {"text": OURS})["name"]
     state = asked(client, "/api/import", {"text": MEGATRON, "state": {**STATE, "cluster": cluster}})["state"]
-    names = [state[word] for word in ("cluster", "model", "base")]
+    names = [state[word] for word in ("cluster", "model", "base", "like")]
     assert all(name.startswith("pasted-") for name in names)
     sources = client.get("/api/sources", params={"names": ",".join((*names, "pasted-0"))}).json()["sources"]
-    assert [each["what"] for each in sources] == ["cluster", "import", "import"]
+    assert [each["what"] for each in sources] == ["cluster", "import", "import", "import"]
     other = Workbench()
     friend = TestClient(create_app(other, PORT), base_url=f"http://127.0.0.1:{PORT}")
     try:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 from tests.workbench.server.client import PORT, STATE, client
 
+from meshwright.workbench.server import serving
 from meshwright.workbench.server.guard import MOST_BODY_BYTES
 from meshwright.workbench.server.serving import USUAL_PORT, listening_on, usual_or_free
 
@@ -68,6 +70,20 @@ def test_large_bodies_are_refused_told_or_not(client: TestClient) -> None:
 def test_nobody_else_on_the_network_can_connect() -> None:
     with listening_on(0) as listening:
         assert listening.getsockname()[0] == "127.0.0.1"
+
+
+def test_a_run_is_followed_at_the_usual_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with listening_on(0) as free:
+        usual = free.getsockname()[1]
+    monkeypatch.setattr(serving, "USUAL_PORT", usual)
+    ports = []
+    monkeypatch.setattr(serving, "_serve", lambda listening, *_: ports.append(listening.getsockname()[1]))
+    run = tmp_path / "run.jsonl"
+    run.write_text('{"step": 1, "loss": 2.0}\n')
+    serving.serve_run(run, None, print)
+    with listening_on(usual):
+        serving.serve_run(run, None, print)
+    assert ports[0] == usual != ports[1]
 
 
 def test_a_second_workbench_is_at_a_port_of_its_own() -> None:

@@ -23,7 +23,7 @@ export function Document({ document: shown, acts }: { document: ViewDocument; ac
         {shown.subtitle && <p>{shown.subtitle}</p>}
       </header>
       {shown.facts && shown.facts.length > 0 && <Facts facts={shown.facts} />}
-      {keyed(shown.sections).map(({ section, key }) => <Section key={key} id={key} section={section} acts={key === MAIN ? acts : { onPlan: acts.onPlan }} />)}
+      {keyed(shown.sections).map(({ section, key }) => <Section key={key} id={key} section={section} acts={key === MAIN ? acts : { onPlan: acts.onPlan, isOpen: acts.isOpen }} />)}
       {shown.notes && shown.notes.length > 0 && (
         <section aria-labelledby="notes-title"><h2 id="notes-title">Notes</h2><Notes notes={shown.notes} /></section>
       )}

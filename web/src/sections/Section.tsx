@@ -12,7 +12,7 @@ import { Series } from "./Series";
 import { Topology } from "./Topology";
 
 export interface Acts {
-  onPlan?: (id: string) => void; onStage?: (stage: number) => void;
+  onPlan?: (id: string) => void; isOpen?: (id: string) => boolean; onStage?: (stage: number) => void;
   initial?: View; onView?: (view: View | null) => void;
 }
 
@@ -39,7 +39,7 @@ export function Section({ section, id, acts }: { section: AnySection; id: string
 function content(section: Exclude<AnySection, { type: "timeline" | "segments" }>, acts: Acts): ComponentChildren {
   switch (section.type) {
     case "composition": return <Composition section={section} />;
-    case "plans": return <Plans section={section} onPlan={acts.onPlan} />;
+    case "plans": return <Plans section={section} onPlan={acts.onPlan} isOpen={acts.isOpen} />;
     case "frontier": return <Frontier section={section} onPlan={acts.onPlan} />;
     case "topology": return <Topology section={section} />;
     case "series": return <Series section={section} />;

@@ -41,7 +41,7 @@ export function Panel(props: PanelProps) {
         </p>
       </fieldset>
       {isServing ? <ServeControls props={props} /> : <TrainControls props={props} />}
-      <p class="actions"><button type="button" class="main" disabled={props.isPlanning} onClick={props.onPlan}>Plan: search for the best</button></p>
+      <p class="actions search"><button type="button" class="main" disabled={props.isPlanning} onClick={props.onPlan}>Plan: search for the best</button></p>
     </form>
   );
 }

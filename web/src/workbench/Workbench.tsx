@@ -14,7 +14,7 @@ import { PasteDialog, type Paste } from "./PasteDialog";
 import { Refusing } from "./Refusing";
 import * as server from "./server";
 import { usePlanning } from "./usePlanning";
-import { changed, completed, PARTS, switched, workloadOf, type Workload } from "./workload";
+import { changed, completed, isOfJob, isSaid, PARTS, switched, workloadOf, type Workload } from "./workload";
 
 const REST_MS = 350;
 const NARROW_PX = 900; // as in app.css: there the controls are folded
@@ -53,8 +53,9 @@ export function Workbench() {
       note([`The inside of the stage is not shown: ${error.message}`]);
     }), []);
 
-  const take = (next: Words): void => {
+  const take = (next: Words, isFound = false): void => {
     if (workloadOf(next) !== workloadOf(latest.current)) forget();
+    else if (!isFound && !isOfJob(next, latest.current)) planning.forget(); // plans of another job are none for this one
     latest.current = next;
     setWords(next);
     behind(true);
@@ -86,7 +87,10 @@ export function Workbench() {
     addEventListener("popstate", back);
     return () => removeEventListener("popstate", back);
   }, []);
-  useEffect(() => { if (planning.found) document.querySelector("section.plans")?.scrollIntoView(); }, [planning.found]);
+  useEffect(() => { // to what changes in a script, where that stands before the plans
+    const plans = planning.found && document.querySelector("section.plans");
+    if (plans) (planning.found!.sections[0].type === "plans" ? plans : plans.previousElementSibling)?.scrollIntoView();
+  }, [planning.found]);
   useEffect(() => { if (shown) document.title = `${shown.title} · meshwright`; }, [shown]);
   useEffect(() => { // what takes longer follows when the moves rest
     if (!shown || isBehind) return undefined;
@@ -105,16 +109,17 @@ export function Workbench() {
   };
   const onView = useMemo(() => (view: View | null): void => keep(wordsOf(view)), []);
   const rest = (): void => write(latest.current, true);
-  const go = (next: Words): void => { take(next); rest(); };
-  const merge = (others: Words): void => { if (known.current) go(changed(latest.current, others, known.current)); };
+  const go = (next: Words, isFound = false): void => { take(next, isFound); rest(); };
+  const merge = (others: Words, isFound = false): void => { if (known.current) go(changed(latest.current, others, known.current), isFound); };
   const turn = (to: Workload): void => { if (known.current) go(switched(latest.current, to, left.current[to], known.current)); };
   const open = (id: string): void => {
-    merge(parse(id));
+    merge(parse(id), true);
     document.querySelector("main")?.scrollIntoView();
   };
   const pasting = (what: "model" | "cluster" | "script"): void => setPaste(pasteOf(what, async (text) => {
     if (what === "script") {
       const found = await server.imported(text, planWords(latest.current));
+      setCatalog(known.current = await server.catalog()); // with the model that the script says
       note(found.notes ?? []);
       return merge(found.state);
     }
@@ -131,7 +136,7 @@ export function Workbench() {
     <>
       <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.querySelector("main")?.focus(); }}>To the timeline</a>
       <nav class="top" aria-label="Page">
-        <span class="brand">meshwright</span><span class="muted">workbench</span>
+        <span class="brand">meshwright</span><span class="muted kind">workbench</span>
         <span class="muted small" role="status">{isBehind ? "pricing…" : ""}</span>
         <CopyLink words={() => latest.current} />
         <ThemeSwitch onChoice={(theme) => keep({ theme: theme === "system" ? null : theme })} />
@@ -146,7 +151,7 @@ export function Workbench() {
             <p class="progress"><label>Searching <progress max={1} value={planning.share ?? undefined} /></label><span role="status">{planning.text}</span>
               <button type="button" onClick={planning.cancel}>Stop</button></p>
           )}
-          {whole ? <Document document={whole} acts={{ onPlan: open, initial: zoom, onView, onStage: (stage) => keep({ stage: String(stage) }) }} />
+          {whole ? <Document document={whole} acts={{ onPlan: open, isOpen: (id) => isSaid(parse(id), words), initial: zoom, onView, onStage: (stage) => keep({ stage: String(stage) }) }} />
             : !refusal && <p class="note" role="status">Asking the workbench…</p>}
         </main>
       </div>

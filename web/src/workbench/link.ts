@@ -2,13 +2,15 @@
 import { query, type Words } from "../address";
 import * as server from "./server";
 
-const WORDS = ["cluster", "model", "base"]; // which may name such things, in the order in which they are given again
+const WORDS = ["cluster", "model", "base", "like"]; // which may name such things, in the order in which they are given again
 const OURS = "pasted-"; // how the server names them
 const MOST_BYTES = 1 << 20; // of the texts of a link
 
+const carried = (words: Words): string[] => WORDS.map((word) => words[word]).filter((name) => name?.startsWith(OURS));
+
 /** The address with the texts of everything in it that only this session knows. */
 export async function linkOf(words: Words): Promise<string> {
-  const names = WORDS.map((word) => words[word]).filter((name) => name?.startsWith(OURS));
+  const names = carried(words);
   const page = location.href.split("#")[0];
   if (!names.length) return `${page}#${query(words)}`;
   const { sources } = await server.sources(names);
@@ -19,9 +21,10 @@ export async function linkOf(words: Words): Promise<string> {
 export async function taken(words: Words): Promise<Words> {
   const { given, ...rest } = words;
   if (!given) return rest;
-  const sources = JSON.parse(await unpacked(given)) as server.Source[];
-  for (const { what, text } of sources) {
-    if (what === "import") await server.imported(text, {});
+  const sources = JSON.parse(await unpacked(given)) as server.Source[], names = carried(rest);
+  for (const [place, { what, text }] of sources.entries()) {
+    const isScript = sources.length === names.length && names[place] === rest.like; // it is read for the model and the cluster
+    if (what === "import") await server.imported(text, isScript ? { cluster: rest.cluster, model: rest.model } : {});
     else await server.pasted(what, text);
   }
   return rest;

@@ -11,9 +11,17 @@ export const PARTS: Record<Workload, { now: string[]; later: string[] }> = {
   train: { now: ["timeline", "memory", "composition", "holders", "topology"], later: ["binds"] },
   serve: { now: ["occupancy"], later: ["against_load"] },
 };
+// What of a state asks, and does not answer: a script that was pasted among it.
+const JOB = ["model", "cluster", "global-batch", "seq", "like", "prompt", "output", "variation", "rate_per_s", "ttft", "tpot"];
 const SHARED = ["model", "cluster", "theme"]; // words that stay when the workload changes
 
 export const workloadOf = (words: Words): Workload => (words.workload === SERVE ? SERVE : TRAIN);
+
+/** Do two states ask for the same, whatever plan they have for it? */
+export const isOfJob = (words: Words, other: Words): boolean => JOB.every((word) => words[word] === other[word]);
+
+/** Does a state say all of these words so? */
+export const isSaid = (some: Words, words: Words): boolean => Object.entries(some).every(([word, value]) => words[word] === value);
 
 /** A state with the usual words where it says nothing. */
 export function completed(words: Words, catalog: Catalog): Words {

@@ -1,9 +1,11 @@
-"""A predicted plan as texts for people: a row of a table, headline figures, words."""
+"""A predicted plan as texts for people: a row of a table, headline figures, words; and how it compares with today's."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from meshwright.interop.exported import Refusal
 from meshwright.planner.advice.running_cost import price_per_hour_usd, running_cost
 from meshwright.prediction.description import (
     context_words,
@@ -26,6 +28,9 @@ from meshwright.specs.units import (
     format_seconds,
     interval_text,
 )
+
+if TYPE_CHECKING:
+    from meshwright.api.plans.like import PlansLike
 
 SCHEDULES = {"1f1b": "1F1B", "interleaved_1f1b": "interleaved 1F1B", "gpipe": "GPipe"}
 SHARDED = {"zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
@@ -153,3 +158,41 @@ def plan_figures(best: Predicted, cluster: ClusterSpec, usable_bytes: int) -> li
             )
         )
     return figures
+
+
+def compared_lines(found: PlansLike) -> list[str]:
+    """Today's plan beside the best one."""
+    if found.best is found.today:
+        return ["today's plan is the fastest: no plan of the search is predicted to be faster"]
+    if found.misfit:
+        return [f"today's plan does not fit: {found.misfit}", "the best plan fits"]
+    today, best = found.today.step, found.best.step
+    gain = f"{format_seconds(today.value)} today, {format_seconds(best.value)} with the best plan"
+    return [
+        f"{gain}: {_faster(today.value, best.value)}"
+        + ("; the intervals overlap" if best.high > today.low else "")
+    ]
+
+
+def _faster(slow_s: float, fast_s: float) -> str:
+    if slow_s < fast_s:
+        return f"{100 * (fast_s / slow_s - 1):.1f} % slower, as it was fixed and forbidden"
+    return f"{100 * (slow_s / fast_s - 1):.1f} % faster"
+
+
+def unsaid_lines(found: PlansLike) -> list[str]:
+    """What the program has no words for."""
+    lines = []
+    if found.refusals:
+        lines.append("the best plan has no words in that program: " + _reasons(found.refusals))
+    if found.faster is not None:
+        lines.append(
+            f"a faster plan exists that cannot be said there ({found.faster.description}, "
+            f"{format_seconds(found.faster.step.value)}, {_faster(found.best.step.value, found.faster.step.value)}): "
+            + _reasons(found.faster_refusals)
+        )
+    return lines
+
+
+def _reasons(refusals: Sequence[Refusal]) -> str:
+    return "; ".join(f"{each.choice}: {each.reason}" for each in refusals)

@@ -242,11 +242,15 @@ def _cluster(cluster: Any) -> Result:
         {
             "level": level["name"], "devices": level["num_devices"],
             "bandwidth": format_bandwidth(level["bandwidth_bytes_per_s"]), "latency": format_seconds(level["latency_s"]),
-            "wiring": level["wiring"], "fabric": level["fabric"] if level is not levels[0] else "",
+            "attached": f"{level['attached']}{', shared' * level['is_shared']}", "wiring": level["wiring"],
+            "fabric": level["fabric"] if level is not levels[0] else "",
         }
         for level in levels
     ]  # fmt: skip
-    facts = {key: value for key, value in data.items() if key != "levels"}
+    facts = {key: value for key, value in data.items() if key not in ("levels", "num_links")}
+    facts["memory_bytes"] = format_bytes(cluster.memory_bytes)
+    if cluster.links:
+        facts["num_links"] = len(cluster.links)
     forms = {".toml": lambda path: path.write_text(cluster_text(cluster), encoding="utf-8")}
     return Result(data, [_facts(facts), table_of(shown)], forms, explanation=cluster.assumptions)
 

@@ -96,7 +96,7 @@ def _served(out: Output, port: int | None, opens: bool, run: Path | None) -> Res
     if run is None:
         serve_workbench(port, announce)
     else:
-        serve_run(run, port or 0, announce)
+        serve_run(run, port, announce)
     return Result({}, is_silent=True)
 
 

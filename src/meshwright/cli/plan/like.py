@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
 from meshwright.api.plans.like import PlansLike
-from meshwright.api.plans.plan_text import plan_row
+from meshwright.api.plans.plan_text import compared_lines, plan_row, unsaid_lines
 from meshwright.cli.frame.output import Output, Result
 from meshwright.cli.plan.asked import Asked
 from meshwright.cli.plan.assumed import flag_of
 from meshwright.cli.plan.cost import costs_data, costs_view
 from meshwright.cli.plan.remark import details, ending, headlines, took
 from meshwright.cli.plan.view import assumed_data, explained, plan_data, plan_table, told_lines
-from meshwright.interop.exported import Refusal
 from meshwright.prediction.predicted import Predicted
 from meshwright.reports.page.plan_page import Assumed
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
-from meshwright.specs.units import format_seconds
 
 TODAY = "today"
 PLAN = "plan"  # of --to: our own file
@@ -152,7 +150,7 @@ def _view(found: PlansLike, shown: Mapping[int, Predicted], costs: tuple[Asked, 
     listed: dict[Any, Predicted] = {TODAY: found.today, **shown}
     rows = [plan_row(place, each) for place, each in listed.items()]
     view: list[Any] = [Text(head, style="bold"), plan_table(rows), *costs_view(listed, *costs)]
-    view += told_lines([*_compared(found), *_unsaid(found)])
+    view += told_lines([*compared_lines(found), *unsaid_lines(found)])
     if found.changes:
         view += [Text(""), Text(_title(found), style="bold")]
         view += [Text(str(change), style=COLOURS[change.kind], overflow="fold") for change in found.changes]
@@ -171,41 +169,3 @@ def _counted(found: PlansLike) -> list[str]:
 def _title(found: PlansLike) -> str:
     program = found.exported.format if found.exported is not None else "our own file"
     return f"from today to the best plan, in the words of {program}"
-
-
-def _compared(found: PlansLike) -> list[str]:
-    """Today's plan beside the best one."""
-    if found.best is found.today:
-        return ["today's plan is the fastest: no plan of the search is predicted to be faster"]
-    if found.misfit:
-        return [f"today's plan does not fit: {found.misfit}", "the best plan fits"]
-    today, best = found.today.step, found.best.step
-    gain = f"{format_seconds(today.value)} today, {format_seconds(best.value)} with the best plan"
-    return [
-        f"{gain}: {_faster(today.value, best.value)}"
-        + ("; the intervals overlap" if best.high > today.low else "")
-    ]
-
-
-def _faster(slow_s: float, fast_s: float) -> str:
-    if slow_s < fast_s:
-        return f"{100 * (fast_s / slow_s - 1):.1f} % slower, as it was fixed and forbidden"
-    return f"{100 * (slow_s / fast_s - 1):.1f} % faster"
-
-
-def _unsaid(found: PlansLike) -> list[str]:
-    """What the program has no words for."""
-    lines = []
-    if found.refusals:
-        lines.append("the best plan has no words in that program: " + _reasons(found.refusals))
-    if found.faster is not None:
-        lines.append(
-            f"a faster plan exists that cannot be said there ({found.faster.description}, "
-            f"{format_seconds(found.faster.step.value)}, {_faster(found.best.step.value, found.faster.step.value)}): "
-            + _reasons(found.faster_refusals)
-        )
-    return lines
-
-
-def _reasons(refusals: Sequence[Refusal]) -> str:
-    return "; ".join(f"{each.choice}: {each.reason}" for each in refusals)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -15,7 +15,7 @@ from meshwright.specs.data_text import json_of, toml_of
 from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import Plan
-from meshwright.workbench.server.session import KeptText, Session
+from meshwright.workbench.server.session import KeptText, Script, Session
 from meshwright.workbench.server.state import DEFAULTS, asked_of, words_of
 
 TITAN = ("training", "parallelism")  # tables of torchtitan's files
@@ -71,7 +71,9 @@ def pasted_job(text: str, session: Session, given: Mapping[str, str]) -> PastedS
     model = asked.model if form == "deepspeed" else None
     found = FORMATS[form](text, WHERE, Given(model, asked.cluster))
     unknown = [f"not understood, and left out: {option.name} {option.value}" for option in found.unknown]
-    return _of_plan(found.plan, session, given, (f"read as {form}", *unknown, *found.assumptions))
+    read = _of_plan(found.plan, session, given, (f"read as {form}", *unknown, *found.assumptions))
+    like = session.keep_script(Script(form, text, found.plan))
+    return replace(read, state={**read.state, "like": like})
 
 
 def _plan(text: str) -> Plan:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import secrets
+import tempfile
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from meshwright import api
-from meshwright.api.plans.plan_text import plan_row
+from meshwright.api.plans.like import PlansLike, plan_like
+from meshwright.api.plans.plan_text import compared_lines, plan_row, unsaid_lines
 from meshwright.planner.search.plans import Plans
+from meshwright.prediction.predicted import Predicted
 from meshwright.specs.error import MeshwrightError, SpecError
 from meshwright.workbench.document.document import (
     Document,
@@ -19,16 +23,18 @@ from meshwright.workbench.document.document import (
     FrontierSection,
     PlansSection,
     TableColumn,
+    TableSection,
 )
 from meshwright.workbench.document.result import undominated
 from meshwright.workbench.document.table import cell_text
-from meshwright.workbench.server.session import Session
+from meshwright.workbench.server.session import Script, Session
 from meshwright.workbench.server.state import AskedView, words_of
 
 MOST_JOBS = 16  # that are remembered
 MOST_WAITING = 2  # beside the one that runs
 LIMIT_S = 60.0  # of one search; it ends with the best so far
-TEXTS = ("", "plan", "interval")  # columns that stand to the left
+SUFFIXES = {"megatron": ".sh", "torchtitan": ".toml", "deepspeed": ".json"}  # of scripts
+TEXTS = ("", "plan")  # columns that stand to the left
 Progress = Callable[[str, float], None]
 Search = Callable[[Progress], Document]  # tells how far it is, and ends with what it found
 
@@ -115,7 +121,9 @@ class SearchJobs:
 
 
 def searched_plans(asked: AskedView, session: Session, progress: Progress) -> Document:
-    """The fastest plans of a job."""
+    """The fastest plans of a job; for one that a script says those that its program can run, with what changes in it."""
+    if asked.like is not None:
+        return _searched_like(asked, asked.like, session, progress)
     found = api.plan(
         asked.model, asked.cluster, global_batch=asked.workload.global_batch, seq=asked.workload.sequence_length,
         time_limit_s=LIMIT_S, progress=progress,
@@ -123,15 +131,56 @@ def searched_plans(asked: AskedView, session: Session, progress: Progress) -> Do
     return plans_document(found, asked, session)
 
 
-def plans_document(found: Plans, asked: AskedView, session: Session) -> Document:
-    """What a search found: different ideas as a table, all plans as points, each with the words that open it."""
-    rows: list[dict[str, Any]] = [plan_row(place, each) for place, each in found.ideas.items()]
+def _searched_like(asked: AskedView, like: Script, session: Session, progress: Progress) -> Document:
+    with tempfile.TemporaryDirectory(prefix="meshwright-") as folder:
+        file = Path(folder) / f"pasted{SUFFIXES[like.form]}"
+        file.write_text(like.text, encoding="utf-8")
+        is_silent = like.form == "deepspeed"  # of the model and its sequences
+        found = plan_like(
+            file, like.form, model=asked.model if is_silent else None,
+            seq=asked.workload.sequence_length if is_silent else None, cluster=asked.cluster, time_limit_s=LIMIT_S,
+            progress=progress,
+        )  # fmt: skip
+    document = plans_document(found.found, asked, session, found.today)
+    return replace(document, sections=[_changes(found, like), *document.sections])
+
+
+def _changes(found: PlansLike, like: Script) -> TableSection:
+    """From the script to the best plan, option by option."""
+    rows = [
+        {"option": each.name, "today": _value(each.before), "best": _value(each.after)}
+        for each in found.changes
+    ]
+    columns = [
+        TableColumn("option", "option", False),
+        TableColumn("today", "today", False),
+        TableColumn("best", "best plan", False),
+    ]
+    title = f"What changes, in the words of {like.form}"
+    lines = [*compared_lines(found), *unsaid_lines(found)]
+    note = " ".join(f"{each[:1].upper()}{each[1:]}." for each in lines)
+    return TableSection("changes", title, columns, rows, note)
+
+
+def _value(said: str | None) -> str:
+    """Of an option that may not be there, or stand alone."""
+    return "-" if said is None else said or "set"
+
+
+def plans_document(
+    found: Plans, asked: AskedView, session: Session, today: Predicted | None = None
+) -> Document:
+    """What a search found: different ideas as a table, all plans as points, each with the words that open it; `today`: the
+    plan that a script says, which stands before them."""
+    listed: list[tuple[int | str, Predicted]] = [] if today is None else [("today", today)]
+    listed += found.ideas.items()
+    rows: list[dict[str, Any]] = [plan_row(place, each) for place, each in listed]
     columns = [
         TableColumn(key, key or "#", key not in TEXTS)
         for key in dict.fromkeys(key for row in rows for key in row)
     ]
     texts = [{column.key: cell_text("", row.get(column.key)) for column in columns} for row in rows]
-    ids = [words_of(each.plan, asked.words, session) for each in found.ideas.values()]
+    ids = [words_of(each.plan, asked.words, session) for _, each in listed]
     steps, peaks = [each.step.value for each in found], [each.peak_bytes for each in found]
     best = undominated(list(zip(steps, peaks, strict=True)))
     marks = [
@@ -155,7 +204,7 @@ def plans_document(found: Plans, asked: AskedView, session: Session) -> Document
         f"{found.num_candidates:,} candidates, {len(found):,} simulated",
         notes=[*([note] if note else []), *found.assumptions],
         sections=[
-            PlansSection("plans", "Ranked plans", columns, texts, ids, 0),
+            PlansSection("plans", "Ranked plans", columns, texts, ids, 0 if today is None else 1),
             FrontierSection("frontier", "Step against memory", marks, "step", "peak memory", "s", "B"),
         ],
     )

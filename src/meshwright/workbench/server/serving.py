@@ -16,9 +16,7 @@ from meshwright.workbench.server.guard import LoopbackGuard
 from meshwright.workbench.server.run_app import create_run_app
 
 HOST = "127.0.0.1"
-USUAL_PORT = (
-    8643  # of a workbench: links that people send each other open where the other's is at the same one
-)
+USUAL_PORT = 8643  # links that people send each other open where the other's is at the same one
 MOST_CONNECTIONS = 64
 KEEP_ALIVE_S = 30
 MOST_HEADER_BYTES = 32 << 10
@@ -30,7 +28,7 @@ def serve_workbench(port: int | None, announce: Callable[[str], None]) -> None:
 
     Raises ExecutionError where the port is taken.
     """
-    with usual_or_free() if port is None else listening_on(port) as listening:
+    with _listening(port) as listening:
         workbench = Workbench()
         workbench.warm()
         try:
@@ -39,14 +37,14 @@ def serve_workbench(port: int | None, announce: Callable[[str], None]) -> None:
             workbench.close()
 
 
-def serve_run(path: Path, port: int, announce: Callable[[str], None]) -> None:
+def serve_run(path: Path, port: int | None, announce: Callable[[str], None]) -> None:
     """The page of a run that goes on, until Ctrl-C; port and `announce` as of `serve_workbench`.
 
     Raises SpecError as `FollowedRun.document`, ExecutionError where the port is taken.
     """
     run = FollowedRun(path)
     run.document()
-    with listening_on(port) as listening:
+    with _listening(port) as listening:
         _serve(listening, partial(create_run_app, run), announce)
 
 
@@ -62,6 +60,10 @@ def _serve(
     )  # fmt: skip
     announce(f"http://{HOST}:{port}/")
     uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listening(port: int | None) -> socket.socket:
+    return usual_or_free() if port is None else listening_on(port)
 
 
 def usual_or_free() -> socket.socket:

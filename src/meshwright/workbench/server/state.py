@@ -17,7 +17,7 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import RECOMPUTES, PassOption, Plan
 from meshwright.specs.plan.workload import Workload
 from meshwright.specs.units import parse_sequence, parse_whole
-from meshwright.workbench.server.session import PREFIX, Session
+from meshwright.workbench.server.session import PREFIX, Script, Session
 
 MOST_DEVICES = 65_536  # that the server looks at
 MOST_CELLS = 65_536  # stages x microbatches: a second or two of one core
@@ -34,7 +34,7 @@ OF_LOADS = (
     "attention_dp", "replicas", "num_prefill", "max_batch_tokens", "max_sequences", "prompt", "output", "variation",
     "rate_per_s", "ttft", "tpot",
 )  # fmt: skip
-WORDS = (*DEFAULTS, "dp", "chunks", "base", "workload", *OF_LOADS)
+WORDS = (*DEFAULTS, "dp", "chunks", "base", "like", "workload", *OF_LOADS)
 # Of the plan that `base` names, what holds although the state says other degrees.
 CARRIED = ("overlap", "context", "token_layout", "ulysses", "gathered", "dispatch", "software", "attention")
 LOOKS = ("view", "t0", "t1", "zoom", "stage", "theme")  # what the page alone understands
@@ -53,7 +53,8 @@ _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+x* .-]*( nic=[0-9.]+[A-Za-z]+/s)?
 
 @dataclass(frozen=True)
 class AskedView:
-    """What a state says: the job, the plan's own choices, and what of the state nobody understood."""
+    """What a state says: the job, the plan's own choices, and what of the state nobody understood; `like`: the script of
+    another program that says this job, where one was pasted."""
 
     words: Mapping[str, str]
     model: ModelSpec
@@ -61,6 +62,7 @@ class AskedView:
     workload: Workload
     notes: tuple[str, ...]
     base: Plan | None = None
+    like: Script | None = None
 
     def plan(self) -> Plan:
         """The plan: the one of `base` where the words say the same; else what they say, with what they cannot say as there.
@@ -125,8 +127,14 @@ def asked_of(state: object, session: Session) -> AskedView:
     base = session.plans.get(words.get("base", ""))
     if words.get("base") and base is None:
         notes += ("what words cannot say of the plan was known to another session of the workbench only",)
-    is_of_job = base is not None and (base.model, base.cluster) == (model, cluster.name)
-    return AskedView(words, model, cluster, work, notes, base if is_of_job else None)
+    # by its digest: a script that is read again says the same model with other notes
+    is_of_job = base is not None and (base.model.digest, base.cluster) == (model.digest, cluster.name)
+    script = session.scripts.get(words.get("like", ""))
+    said = (
+        None if script is None else (script.plan.model.digest, script.plan.workload, script.plan.num_devices)
+    )
+    like = script if said == (model.digest, work, cluster.num_devices) else None
+    return AskedView(words, model, cluster, work, notes, base if is_of_job else None, like)
 
 
 def _check_experts(model: ModelSpec, ep: int) -> None:
@@ -146,9 +154,9 @@ def _carried(made: Plan, base: Plan) -> Plan:
 
 
 def words_of(plan: Plan, said: Mapping[str, str], session: Session) -> str:
-    """A plan in the words of the state, with the names of model and cluster that were said: the address behind #.
+    """A plan in the words of the state, with the names of model, cluster and script that were said: the address behind #.
     The plan is kept for its `base`."""
-    names = {name: said[name] for name in ("model", "cluster")}
+    names = {name: said[name] for name in ("model", "cluster", "like") if said.get(name)}
     return urlencode({**names, **_words(plan), "base": session.keep_plan(plan)})
 
 
