@@ -22,10 +22,11 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
 from meshwright.specs.sequence.sequence_group import GroupedBatch, SequenceGroup
-from tests.planned_case import MODELS
+from tests.planned_case import LLAMA, MODELS
 from tests.training_case import ADAMW, Reference, torch_optimizer
 
 LONGEST = 24  # tokens of a drawn sequence
+WINDOWED = {"mistral": LLAMA.changed(architecture="mistral", sliding_window=5, sliding_layers=(0, 2))}
 # The issue's groups of four ranks: (ranks, sequences) in their order.
 MIXED = GroupedBatch(
     (9, 4, 6, 3), 4, (SequenceGroup((2, 0), (0,)), SequenceGroup((1,), (1, 3)), SequenceGroup((3,), (2,)))
@@ -47,7 +48,7 @@ def grouped_plan(model: str = "llama", num_ranks: int = 4, **choices: Any) -> Pl
     """A plan for so many ranks; what it says of its batch is left to the groups."""
     tp = choices.get("tp", 1)
     given = {"dtype": "float64", "dp": num_ranks, **choices}
-    spec = replace(MODELS[model], max_sequence_length=LONGEST)
+    spec = replace((MODELS | WINDOWED)[model], max_sequence_length=LONGEST)
     return Plan.of(spec, Cluster.detect(num_ranks * tp), Workload(num_ranks, 8), **given)
 
 

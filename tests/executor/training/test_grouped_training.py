@@ -52,6 +52,7 @@ def test_groups_of_any_sizes_train_as_one_process(name: str, gloo_pool: Pool) ->
             ("tied", {}),
             ("mixtral", {}),
             ("latent", {}),
+            ("mistral", {}),
             ("ladder", {}),
         ],
         {0, 1},

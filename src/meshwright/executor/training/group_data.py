@@ -77,6 +77,7 @@ class GroupData:
         self.step = step
         self._taken: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self._num_targets: int | None = None
+        self._within: set[int] = set()  # microbatches with sequences of several documents
 
     @property
     def num_step_tokens(self) -> int:
@@ -97,6 +98,10 @@ class GroupData:
         """Where every token's document begins among the packed ones, [1, S]: sequences never see each other, and every token
         of padding is one of its own."""
         return self._packed(microbatch, device)[2]
+
+    def is_packed(self, microbatch: int) -> bool:
+        """Are its documents the sequences that its part packs, and no more?"""
+        return microbatch not in self._within
 
     def keys(self, microbatch: int, *_: object) -> None:
         """No draws: `TrainingConfig` refuses dropout with groups."""
@@ -120,6 +125,8 @@ class GroupData:
                 own_L = slice(first, first + self.groups.lengths[number])
                 found = self._sequence(number)
                 tokens_S[own_L], targets_S[own_L], starts_S[own_L] = (*found[:2], found[2] + first)
+                if bool(found[2].any()):
+                    self._within.add(microbatch)
             packed = (tokens_S[None].to(device), targets_S[None].to(device), starts_S[None].to(device))
             self._taken = {microbatch: packed}  # segments of one follow each other
         return self._taken[microbatch]

@@ -54,6 +54,10 @@ class RankData:
         """Which tokens of its sequences a microbatch is: the same of all; None: all of them."""
         return self.part
 
+    def is_packed(self, microbatch: int) -> bool:
+        """Are its documents sequences that its part packs?"""
+        return False
+
     def samples(self, microbatch: int) -> tuple[int, ...]:
         """Numbers of a microbatch's samples in the global batch."""
         first = self.replica * sum(self.counts) + sum(self.counts[:microbatch])

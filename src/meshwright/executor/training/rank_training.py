@@ -171,7 +171,7 @@ class TrainingState:
         )
         return MicrobatchData(
             tokens[0], targets[-1], mask, self.data.keys(microbatch, own, chunk), self.data.token_weight(microbatch),
-            chunk or self.data.part_of(microbatch), continued_BS=tokens[-1],
+            chunk or self.data.part_of(microbatch), continued_BS=tokens[-1], is_packed=self.data.is_packed(microbatch),
         )  # fmt: skip
 
     def _shard(

@@ -82,6 +82,14 @@ class PackedPart:
         own = (self.rank, count - 1 - self.rank) if self.degree > 1 else (0,)
         yield from (range(first + run * size, first + (run + 1) * size) for run in own)
 
+    @cached_property
+    def sequences(self) -> tuple[tuple[int, PackedPart], ...]:
+        """Of every sequence how many tokens of this rank stand before its own, and which its own are of it alone."""
+        return tuple(
+            (first // self.degree, PackedPart((length,), self.degree, self.rank))
+            for first, length in zip(self.firsts, self.lengths, strict=False)
+        )
+
     @property
     def whole(self) -> PackedPart:
         """All tokens, in order, where these are packed so."""

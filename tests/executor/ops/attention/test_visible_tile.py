@@ -13,10 +13,11 @@ from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.attention.sliding_window import within_window
 from meshwright.executor.ops.attention.visible_tile import Tile, visible_tiles
 from meshwright.executor.ops.token_places import token_places
-from meshwright.specs.sequence.sequence_part import SequencePart
+from meshwright.specs.sequence.packed_part import PackedPart
+from meshwright.specs.sequence.sequence_part import OwnTokens, SequencePart
 
 
-def painted(tiles: tuple[Tile, ...], num_samples: int, queries: SequencePart, keys: SequencePart) -> Tensor:
+def painted(tiles: tuple[Tile, ...], num_samples: int, queries: OwnTokens, keys: OwnTokens) -> Tensor:
     """How often every pair is computed and seen: [B, s, m]."""
     count = torch.zeros(num_samples, queries.num_tokens, keys.num_tokens, dtype=torch.int64)
     for tile in tiles:
@@ -50,6 +51,24 @@ def test_every_visible_pair_is_seen_once(
     if num_documents:
         visible = visible & (j >= starts[:, token_places(queries), None])
     assert torch.equal(painted(visible_tiles(queries, keys, mask), 2, queries, keys), visible.long())
+
+
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=5),
+    degree=st.integers(1, 5),
+    ranks=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+)
+def test_of_packed_sequences_every_visible_pair_of_each_is_seen_once(
+    lengths: list[int], degree: int, ranks: tuple[int, int]
+) -> None:
+    queries, keys = (PackedPart(tuple(lengths), degree, rank % degree) for rank in ranks)
+    bounds = torch.tensor(queries.firsts[1:])
+    sequence_of = torch.bucketize(torch.arange(queries.sequence_length), bounds, right=True)
+    i, j = token_places(queries)[:, None], token_places(keys)
+    visible = (j <= i) & (sequence_of[i] == sequence_of[j])
+    tiles = visible_tiles(queries, keys)
+    assert all(tile.visible is None for tile in tiles)
+    assert torch.equal(painted(tiles, 1, queries, keys)[0], visible.long())
 
 
 def test_a_zigzag_ring_has_three_cases() -> None:

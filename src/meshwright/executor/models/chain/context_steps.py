@@ -37,7 +37,9 @@ def part_of(data: MicrobatchData) -> RingPart:
 
 
 def mask_of(block: Block, data: MicrobatchData) -> DocumentMask | None:
-    """Documents and the block's window, of whole sequences."""
+    """Documents and the block's window, of whole sequences; None where a token sees all of its sequence before it."""
+    if data.is_packed and not 0 < block.layout.window < data.length:
+        return None
     return within_window(block.layout.window, data.length, data.tokens_BS.device, data.documents)
 
 

@@ -23,7 +23,8 @@ class MicrobatchData:
     """What steps know of the microbatch besides the values between them: tokens_BS and targets_BS of whole sequences, where
     documents begin, names of dropout's draws, and the weight of one token's loss. ``part``: which tokens of the sequences are
     on this device, or in this chunk, to which tokens_BS and targets_BS are then cut (None: all). Of an encoder-decoder
-    tokens_BS are of the first half of every window, and the second is continued_BS, to which the targets belong."""
+    tokens_BS are of the first half of every window, and the second is continued_BS, to which the targets belong.
+    ``is_packed``: documents are the sequences that ``part`` packs, so that what is visible is known without a mask."""
 
     tokens_BS: Tensor
     targets_BS: Tensor
@@ -32,6 +33,7 @@ class MicrobatchData:
     token_weight: float
     part: OwnTokens | None = None
     continued_BS: Tensor | None = None
+    is_packed: bool = False
 
     @property
     def length(self) -> int:

@@ -6,7 +6,8 @@ Queries and keys have places in their sequence that rise, so the number of keys 
 stays the same all of them are seen, where it rises by one the rectangle is causal, and where it is zero nothing is done: of a
 zigzag ring this leaves the whole block's triangle (own keys), all queries with the first half of the keys (of an earlier
 rank), or the second half of the queries with all keys (of a later one); of chunks all queries with all keys of each before
-them. With documents or a window queries are taken in blocks, each with the keys from its first visible to its last.
+them; of packed sequences these of each. With documents or a window queries are taken in blocks, each with the keys from its
+first visible to its last.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.token_places import token_places
+from meshwright.specs.sequence.packed_part import PackedPart
 from meshwright.specs.sequence.sequence_part import OwnTokens
 
 MASKED_ROWS = 128  # queries of a block under a mask: half as many again as keys are then computed for nothing, at the edges
@@ -42,15 +44,33 @@ def visible_tiles(
     queries: OwnTokens, keys: OwnTokens, mask: DocumentMask | None = None, is_causal: bool = True
 ) -> tuple[Tile, ...]:
     """The rectangles that are to be computed: together every visible pair once. `mask`: of the whole sequence, documents
-    and window; without `is_causal` every token sees all, and there is none.
+    and window; None: a token sees all of its sequence before it. Without `is_causal` every token sees all, and there is none.
     """
     if not is_causal:
         return (Tile(slice(0, queries.num_tokens), slice(0, keys.num_tokens)),)
-    return _causal_tiles(queries, keys) if mask is None else tuple(_masked_tiles(queries, keys, mask))
+    if mask is not None:
+        return tuple(_masked_tiles(queries, keys, mask))
+    if isinstance(queries, PackedPart) and isinstance(keys, PackedPart):
+        return _packed_tiles(queries, keys)
+    return _causal_tiles(queries, keys)
 
 
 def _places(part: OwnTokens) -> Integers:
     return np.concatenate([np.arange(run.start, run.stop, run.step) for run in part.runs])
+
+
+@lru_cache(maxsize=64)
+def _packed_tiles(queries: PackedPart, keys: PackedPart) -> tuple[Tile, ...]:
+    """Of two ranks of one group: the queries of a sequence see no key of another."""
+    found = []
+    for (first, own), (_, others) in zip(queries.sequences, keys.sequences, strict=True):
+        for rows, seen, is_causal, _ in _causal_tiles(own, others):
+            found.append(Tile(_behind(rows, first), _behind(seen, first), is_causal))
+    return tuple(found)
+
+
+def _behind(run: slice, first: int) -> slice:
+    return slice(run.start + first, run.stop + first)
 
 
 @lru_cache(maxsize=256)
