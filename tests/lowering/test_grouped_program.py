@@ -106,6 +106,12 @@ def test_what_groups_do_not_go_with_is_refused_by_name(choices: dict[str, object
         grouped_program(grouped_plan(num_ranks=4, **choices), WHOLE)
 
 
+def test_groups_that_offload_are_refused_as_no_program_does_it() -> None:
+    groups = replace(WHOLE, groups=tuple(one._replace(offload=0.5) for one in WHOLE.groups))
+    with pytest.raises(PlanError, match="offloads what it keeps"):
+        grouped_program(grouped_plan(num_ranks=4), groups)
+
+
 @settings(max_examples=15, deadline=None)
 @given(drawn_batches())
 def test_drawn_groups_never_wait_in_a_circle(groups: GroupedBatch) -> None:

@@ -30,6 +30,7 @@ FURTHER = {
         "pipeline",  # the nano-batches' kernels in time
         "search",  # for both; the mechanism is the step that is made of them
     },
+    "byte_scale": {"published_job"},  # steps of its paper's job, by what the paper says of it
     "skip_pipe": {
         "path_search",
         "published",

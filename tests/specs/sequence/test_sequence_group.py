@@ -69,6 +69,8 @@ def test_what_is_offloaded_frees_memory_and_costs_what_computes_do_not_hide() ->
     compute_s = 2e-9 * 1000**2 + 1e-6 * 1000
     assert offloading.held_bytes((1000,), 1, 0.5) == (10 - 0.5 * 8) * 1000 + 100
     assert [offloading.least_degree(1000, share) for share in (0.0, 0.5, 1.0)] == [10, 6, 2]
+    # 1,000 of 10,000 bytes fit on the device, 1,500 in the host: of two bytes a token that stay, 500 tokens a rank
+    assert replace(offloading, host_bytes=1500).least_degree(1000, 1.0) == 4
     hidden = offloading.hidden_offload(900)  # 8 * 900 bytes at 1e7 take 0.72 ms, the forward 0.84 ms
     assert hidden == 1.0 and offloading.offload_seconds((900,), 3, hidden) == 0.0
     slow = replace(offloading, offload_rate=4e6)  # 2 ms each way, beside 1 ms and 2 ms

@@ -27,7 +27,7 @@ class SequenceCosts:
 
     A share r of `offload_bytes` (of `token_bytes`, those of layers that may wait in the host's memory) goes there while the
     forward computes and comes back while the backward does, at `offload_rate` bytes per second each way; 0: nothing can. What
-    takes longer than that compute counts (Ge et al. 2025, ByteScale, arXiv 2502.21231).
+    takes longer than that compute counts (Ge et al. 2025, ByteScale, arXiv 2502.21231). A rank has `host_bytes` of it.
     """
 
     square_s: float
@@ -43,6 +43,7 @@ class SequenceCosts:
     ring_bytes: float = 0.0
     offload_bytes: float = 0.0
     offload_rate: float = 0.0
+    host_bytes: float = math.inf
     least_s: float = 0.0
     degrees: tuple[int, ...] = ()
 
@@ -110,8 +111,8 @@ class SequenceCosts:
         return (self.capacity_bytes - self.state_bytes) / self.token_bytes
 
     def least_degree(self, length: int, offload: float = 0.0) -> int:
-        """Ranks that a sequence needs to fit, of the degrees that can be. Raises PlanError where no tokens fit at all, or the
-        sequence on no such number of ranks."""
+        """Ranks that a sequence needs to fit, of the degrees that can be, where up to a share of it is offloaded. Raises
+        PlanError where no tokens fit at all, or the sequence on no such number of ranks."""
         if self.capacity_tokens <= 0:
             raise PlanError(
                 f"parameters and their state take {self.state_bytes:,.0f} bytes of {self.capacity_bytes:,.0f}",
@@ -119,7 +120,8 @@ class SequenceCosts:
                 next="divide the state (sharding zero3), or take more memory",
             )
         kept = 1 - offload * self.offload_bytes / self.token_bytes
-        least = max(1, math.ceil(kept * length / self.capacity_tokens - 1e-9))
+        with_host = self.capacity_tokens + (self.host_bytes / self.token_bytes if offload else 0.0)
+        least = max(1, math.ceil(max(kept * length / self.capacity_tokens, length / with_host) - 1e-9))
         found = min(
             (degree for degree in self.degrees if degree >= least), default=0 if self.degrees else least
         )

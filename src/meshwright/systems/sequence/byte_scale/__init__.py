@@ -1,0 +1,1 @@
+"""ByteScale: its card, its mechanism."""

@@ -1,0 +1,1 @@
+"""Tests of systems of the family sequence."""
