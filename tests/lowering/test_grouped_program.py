@@ -32,6 +32,7 @@ def test_groups_of_any_sizes_are_verified_on_both_hosts_and_simulated(name: str)
         {"tp": 2},
         {"recompute": "full"},
         {"recompute": "selective"},
+        {"sharding": "zero1", "passes": "clip_gradients"},
         {"passes": "clip_gradients"},
     ):
         program = program_of(CASES[name], **choices)
@@ -99,7 +100,7 @@ def test_a_list_with_its_groups_in_another_order_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("choices", "said"),
-    [({"pp": 2, "dp": 2}, "dp"), ({"sharding": "zero1"}, "sharding"), ({"context": "ulysses"}, "context")],
+    [({"pp": 2, "dp": 2}, "dp"), ({"sharding": "zero3"}, "sharding"), ({"context": "ulysses"}, "context")],
 )
 def test_what_groups_do_not_go_with_is_refused_by_name(choices: dict[str, object], said: str) -> None:
     with pytest.raises(PlanError, match=said):

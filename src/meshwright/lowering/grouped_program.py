@@ -33,6 +33,6 @@ def grouped_program(plan: Plan, groups: GroupedBatch, *, step: bool = True) -> P
     """
     own = plan_of_rank(plan, groups)
     stages = own.stages()
-    # of a rank's own dp there is none: copies of the parameters are where paths go
+    # that ranks hold copies say the paths
     held = tuple(replace(each, group=each.group._replace(replicated=())) for each in held_groups(own, stages))
     return lowered(Lowering(own, registered()[own.schedule], (1,), stages, held, step, True, groups))

@@ -39,6 +39,7 @@ from meshwright.schedules.order import Schedule
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.alike import of_alike
+from meshwright.stage.chain.degrees import TENSOR
 from meshwright.stage.group.parameter_group import group_bytes, held_groups, num_stepped_parameters
 from meshwright.stage.mesh import collapsed_axes
 from meshwright.stage.piece import has_vocabulary_passes, piece_layers
@@ -173,7 +174,7 @@ def _computes(lowering: Lowering) -> Program:
     """The schedule's computes on the stages of the program, with the sizes of what they touch."""
     plan = lowering.plan
     if lowering.groups is not None:
-        axes = [axis for axis in collapsed_axes(plan) if axis.size > 1]
+        axes = [axis for axis in collapsed_axes(plan) if axis.name == TENSOR]
         program = computes_of_groups(lowering.groups, [each.group for each in lowering.held], axes)
         return program.with_tables(value_bytes=value_bytes(lowering))
     orders = lowering.schedule.orders(plan.pp, plan.num_microbatches, plan.num_chunks)

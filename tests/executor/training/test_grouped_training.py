@@ -49,7 +49,7 @@ def test_groups_of_any_sizes_train_as_one_process(name: str, gloo_pool: Pool) ->
         [
             ("gpt", {"recompute": "full", "passes": "clip_gradients(max_norm=0.1)"}),
             ("qwen", {"recompute": "selective", "split_backward": True}),
-            ("tied", {}),
+            ("tied", {"sharding": "zero1"}),
             ("mixtral", {}),
             ("latent", {}),
             ("mistral", {}),
@@ -61,6 +61,16 @@ def test_groups_of_any_sizes_train_as_one_process(name: str, gloo_pool: Pool) ->
 def test_other_models_and_choices(model: str, choices: dict[str, Any], gloo_pool: Pool) -> None:
     plan = grouped_plan(model, **choices)
     check(plan, CASES["uneven"], trained(plan, CASES["uneven"], gloo_pool), GRADIENTS, AFTER_ADAMW)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    always([{"passes": "clip_gradients(max_norm=0.1)"}, {}, {"overlap": ("reduce", "gather")}], {0}),
+)
+def test_ranks_divide_the_state_of_the_optimizer(choices: dict[str, Any], gloo_pool: Pool) -> None:
+    for name in ("uneven", "idle"):
+        plan = grouped_plan(sharding="zero1", **choices)
+        check(plan, CASES[name], trained(plan, CASES[name], gloo_pool), GRADIENTS, AFTER_ADAMW)
 
 
 @pytest.mark.parametrize("name", always(["2, 1, 1", "uneven"], {0}))

@@ -331,10 +331,11 @@ class TrainingState:
     def is_home(self, group: int) -> bool:
         """Does this rank count and return its part of the group? Each element once, whatever its copies."""
         first = min(self.program.tables.groups[group].stages)
-        if self.program.tables.devices_of_stage[first][0] != self.pipeline:
-            return False
         is_divided, layout = self._is_of_experts(group), self.training.layout
         within = layout.divided_axes(of_experts=is_divided)[SHARDS] if self.groups[group].division else ()
+        is_first = self.program.tables.devices_of_stage[first][0] == self.pipeline
+        if not is_first and self.program.axes[0].name not in within:
+            return False
         within += layout.expert_axes if is_divided else ()
         copies = [a.name for a in self.program.axes[1:] if a.name not in within and a.name != TENSOR]
         return all(self.coordinates[name] == 0 for name in copies)

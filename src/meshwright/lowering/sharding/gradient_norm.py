@@ -51,7 +51,7 @@ class ClipGradients:
             program, steps, lambda effect: effect._replace(reads=(*effect.reads, known))
         )
         program = program.with_columns(effect=chosen)
-        program = _with_norms(program, steps)
+        program = _with_norms(program, steps, is_divided=program.axes[0].name in self.axes)
         if not is_alone:
             program = _with_reduction(program, self.axes)
         return program
@@ -199,12 +199,13 @@ def _with_steps(
     return program, chosen
 
 
-def _with_norms(program: Program, steps: np.ndarray) -> Program:
-    """A NORM for the stage of every STEP, before the first STEP of its list."""
+def _with_norms(program: Program, steps: np.ndarray, *, is_divided: bool) -> Program:
+    """A NORM for the stage of every STEP, before the first STEP of its list. `is_divided`: what several devices along the
+    first axis hold they divide."""
     c = program.columns
     numbers = []
     for row in steps.tolist():
-        program, (number,) = with_effects(program, _norm(program, row))
+        program, (number,) = with_effects(program, _norm(program, row, is_divided=is_divided))
         numbers.append(number)
     lists = program.list_of_row[steps]
     first = np.array([int(steps[lists == one].min()) for one in lists.tolist()])
@@ -217,14 +218,15 @@ def _with_norms(program: Program, steps: np.ndarray) -> Program:
     return program.inserted(first, lists, rows)
 
 
-def _norm(program: Program, row: int) -> Effect:
+def _norm(program: Program, row: int, *, is_divided: bool) -> Effect:
     """NORM of a stage: it reads the gradients that its STEP reads, of the groups that are counted here."""
     t, stage = program.tables, int(program.columns.stage[row])
     device = int(program.list_of_row[row])
     counted = tuple(
         place
         for place, g in enumerate(t.groups_of_stage[stage] if stage < t.num_stages else ())
-        if owns(program, stage, g, device) and t.devices_of_stage[min(t.groups[g].stages)][0] == device
+        if owns(program, stage, g, device)
+        and (is_divided or t.devices_of_stage[min(t.groups[g].stages)][0] == device)
     )
     reads = tuple(p for p in t.effects[int(program.columns.effect[row])].reads if p.kind in GRADIENTS)
     kinds = {place: {p.kind for p in reads if p.index == "groups" or p.offset == place} for place in counted}
@@ -242,7 +244,8 @@ def _with_reduction(program: Program, axes: tuple[str, ...]) -> Program:
     """One REDUCE_NORM on every list, before its first STEP."""
     program, (effect,) = with_effects(program, REDUCE_NORM)
     t = program.tables
-    along = (program.axes[0].name, *axes) if program.axes[0].size > 1 else axes
+    first = (program.axes[0].name,) if program.axes[0].size > 1 else ()
+    along = tuple(dict.fromkeys((*first, *axes)))
     exchange = Exchange(along, algorithm="ring")
     exchanges = (*t.exchanges, exchange) if exchange not in t.exchanges else t.exchanges
     streams = (*t.streams, STREAM)
