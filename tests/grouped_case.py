@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -79,11 +80,16 @@ def grouped_job(plan: Plan, groups: GroupedBatch, iterations: int, **fields: Any
 
 def sequence_by_sequence(plan: Plan, groups: GroupedBatch, iterations: int) -> Reference:
     """One process of plain torch, which is given one sequence at a time: the mean loss over all tokens of a step."""
+    return batch_by_batch(plan, [groups] * iterations)
+
+
+def batch_by_batch(plan: Plan, batches: Sequence[GroupedBatch]) -> Reference:
+    """The same of steps whose sequences differ."""
     model, dtype, clip = plan.model, DTYPES[plan.dtype], clip_norm(plan)
     plain = plain_decoder(model, dtype)
     chosen = torch_optimizer(plain, replace(ADAMW, name=plan.optimizer))
     losses, norms, gradients = [], [], []
-    for step in range(iterations):
+    for step, groups in enumerate(batches):
         chosen.zero_grad()
         loss = torch.zeros((), dtype=dtype)
         for number, length in enumerate(groups.lengths):

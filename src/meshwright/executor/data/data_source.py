@@ -21,6 +21,7 @@ from meshwright.executor.data.shard_writer import make_shards, told_counts
 from meshwright.executor.data.text_source import TextSource
 from meshwright.executor.data.token_shard import TokenShards, has_shards
 from meshwright.executor.data.tokenization import NUM_BYTE_VALUES, Tokenization, tokenization
+from meshwright.executor.data.whole_sequence import WholeSequences
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.training.source import PathLike, Source
 
@@ -104,7 +105,9 @@ def _prepared(
 
 
 def _needs_shards(source: Source) -> bool:
-    """Has either part of it JSONL or shards, so that both have to be shards?"""
+    """Has either part of it JSONL or shards, so that both have to be shards, or are its samples whole documents?"""
+    if source.whole_sequences:
+        return True
     parts = [TRAINED] if source.evaluate_data is None else [TRAINED, HELD_OUT]
     data = [part.of(source) for part in parts]
     if any(one is not None and has_shards(one) for one in data):
@@ -131,7 +134,7 @@ def has_answers(shards: TokenShards) -> bool:
 def told_packing(source: Source, sequence_length: int) -> tuple[str, str]:
     """How conversations are packed, and what of them is lost, in words for people: "" of a prepared source that has none,
     and where nothing is lost. Raises ExecutionError."""
-    if not is_sharded(source) or not has_answers(shards := _shards(source)):
+    if source.whole_sequences or not is_sharded(source) or not has_answers(shards := _shards(source)):
         return "", ""
     spans = spans_of(shards.train, sequence_length)
     assert isinstance(spans, WholeDocuments), "conversations are packed whole"
@@ -161,8 +164,11 @@ def check_source(source: Source, vocabulary_size: int, sequence_length: int) -> 
     if source.data is not None and has_shards(source.data):
         shards = _shards(source)
         needed, what = shards.vocabulary_size, f"the tokenizer {shards.tokenizer['name']}"
+        if source.whole_sequences:
+            whole_sequences(source, ONE_BY_ONE, sequence_length)
         for split in (shards.train, *((shards.held_out,) if source.evaluate_every else ())):
-            spans_of(split, sequence_length)
+            if not source.whole_sequences:
+                spans_of(split, sequence_length)
     if vocabulary_size < needed:
         raise ExecutionError(
             f"the model has a vocabulary of {vocabulary_size}, {what} has {needed} tokens",
@@ -191,6 +197,14 @@ def opened(source: Source, count: SampleCount = ONE_BY_ONE) -> Corpus | PackedSe
     if ready.data is not None and has_shards(ready.data):
         return PackedSequences(_shards(ready), count, source.document_mask)
     return corpus_of(ready)
+
+
+def whole_sequences(source: Source, count: SampleCount, context_length: int) -> WholeSequences:
+    """The samples of a training whose sequences have lengths of their own, of a prepared source. Raises ExecutionError where
+    there is none."""
+    found = WholeSequences(_shards(source), count, context_length)
+    _ = found.spans
+    return found
 
 
 def source_digest(source: Source) -> str:

@@ -21,6 +21,7 @@ from meshwright.executor.rank.handler import ValueName
 from meshwright.ir.program import Program
 from meshwright.ir.timing.matching import match
 from meshwright.ir.trace import MemoryCurve, Trace
+from meshwright.specs.sequence.sequence_group import GroupedBatch
 
 Times = NDArray[np.float64]
 ENGINE = "executed"
@@ -32,8 +33,10 @@ class Iteration:
     seconds, and how many steps of a rank's parameter groups were taken back (`PostValidate`).
 
     The first one includes the start of the job. ``end_s`` is on the machine's monotonic clock. ``held_out_loss`` where one
-    was found after it, which took ``paused_s`` (they are not among the seconds of any iteration). ``computes``, ``waits``:
-    by rank the seconds of its host in computes by name, and waiting for rows by name; only while the job runs.
+    was found after it, which took ``paused_s`` (they are not among the seconds of any iteration). ``groups``: which ranks
+    shared which of its sequences, and ``predicted_s`` what it was predicted to take, where a controller made its program.
+    ``computes``, ``waits``: by rank the seconds of its host in computes by name, and waiting for rows by name; only while
+    the job runs.
     """
 
     number: int
@@ -45,6 +48,8 @@ class Iteration:
     num_undone: int = 0
     held_out_loss: float | None = None
     paused_s: float = 0.0
+    groups: GroupedBatch | None = None
+    predicted_s: float | None = None
     computes: Mapping[int, Mapping[str, float]] = field(default_factory=dict, repr=False, compare=False)
     waits: Mapping[int, Mapping[str, float]] = field(default_factory=dict, repr=False, compare=False)
 

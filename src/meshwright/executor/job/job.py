@@ -105,9 +105,7 @@ class Job:
     @staticmethod
     def of(program: Program, iterations: int, **fields: Any) -> Job:
         """A job on a program with all its axes expanded."""
-        for axis in program.axes:
-            program = program.expand(axis.name)
-        return Job(program, iterations, **fields)
+        return Job(of_ranks(program), iterations, **fields)
 
     @property
     def num_ranks(self) -> int:
@@ -161,3 +159,10 @@ class Job:
         return record(
             Job, told, "job.json", ExecutionError, program=program, initial_values=initial, training=read
         )
+
+
+def of_ranks(program: Program) -> Program:
+    """The program with a list for every rank: all its axes expanded."""
+    for axis in program.axes:
+        program = program.expand(axis.name)
+    return program

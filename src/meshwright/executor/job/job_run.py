@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from meshwright.executor.job.controller import Controller
 from meshwright.executor.job.gather import Iteration, JobResult, gather, iteration_of
 from meshwright.executor.job.job import Job
+from meshwright.executor.job.step_feed import StepFeed
 from meshwright.executor.rank.watchdog import SharedPositions, Watchdog, text_of_position
 from meshwright.executor.team.worker_process import STOP_S, Report, WorkerProcess
 from meshwright.specs.error import ExecutionError
@@ -45,6 +49,27 @@ class Run:
         self.finished: list[Iteration] = []
         self.begin_s = time.monotonic()
         self.interrupted = False
+        self.feed: StepFeed | None = None
+
+    @contextlib.contextmanager
+    def fed_by(self, controller: Controller | None) -> Iterator[None]:
+        """Meanwhile a controller makes the programs of iterations; without one all have that of the job."""
+        if controller is None or self.job.training is None:
+            yield
+            return
+        with StepFeed(
+            controller, self.folder, self.job.training.first_step, self.job.iterations
+        ) as self.feed:
+            yield
+
+    def job_of(self, iteration: int) -> Job:
+        """The job with the program of an iteration."""
+        step = None if self.feed is None else self.feed.steps.get(iteration)
+        if step is None or iteration == 0 or self.job.training is None:
+            return self.job
+        return replace(
+            self.job, program=step.program, training=replace(self.job.training, groups=step.groups)
+        )
 
     def follow(self, timeout_s: float, progress: Progress | None, duration_s: float | None) -> JobResult:
         """Start all ranks and listen until all are done."""
@@ -54,6 +79,8 @@ class Run:
         while len(self.done) < len(self.workers):
             try:
                 self._listen(progress)
+                if self.feed is not None and self.feed.error is not None:
+                    raise self.feed.error
                 if watchdog.is_expired():
                     raise ExecutionError(
                         f"no rank has moved for {watchdog.limit_s:g} s:\n{self._positions()}",
@@ -69,7 +96,8 @@ class Run:
                 saving = "" if self.job.checkpoints is None else ", then saving"
                 _log.warning("stopping at the end of a step%s; Ctrl-C again ends it now", saving)
                 self._stop()
-        return gather(self.job, self.folder, self.finished, self.interrupted)
+        last = self.job_of(len(self.finished) - 1)
+        return gather(last, self.folder, self.finished, self.interrupted)
 
     def _listen(self, progress: Progress | None) -> None:
         """Take reports for a while."""
@@ -98,7 +126,11 @@ class Run:
             return
         before = self.finished[-1] if self.finished else None
         rows, evaluated = self.sums.pop(number), self.evaluated.pop(number, {})
-        finished = iteration_of(self.job, number, rows, evaluated, before, self.begin_s)
+        finished = iteration_of(self.job_of(number), number, rows, evaluated, before, self.begin_s)
+        if self.feed is not None:
+            step = self.feed.steps[number]
+            finished = replace(finished, groups=step.groups, predicted_s=step.predicted_s)
+            self.feed.ended(number, finished.seconds)
         self.finished.append(finished.without_spent())
         if progress is not None:
             progress(finished)
@@ -121,7 +153,7 @@ class Run:
         return "\n".join(lines)
 
     def _position(self, rank: int) -> str:
-        return text_of_position(self.job.program, self.shared, rank)
+        return text_of_position(self.job_of(self.shared.of(rank)[0]).program, self.shared, rank)
 
     def _raise_failure(self, number: int, report: dict[str, Any]) -> None:
         """Name the rank that failed first. A rank that died without a word is the cause of the errors of its peers."""

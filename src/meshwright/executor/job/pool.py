@@ -12,6 +12,7 @@ from types import TracebackType
 
 from meshwright.executor.file.job_folder import job_folder
 from meshwright.executor.handlers.core_handler import CORE_HANDLERS
+from meshwright.executor.job.controller import Controller
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.job_run import Progress, Run
@@ -63,6 +64,7 @@ class Pool:
         duration_s: float | None = None,
         places: Sequence[int] = (),
         slowing: Slowing | None = None,
+        controller: Controller | None = None,
     ) -> JobResult:
         """Run a job and gather what its ranks give.
 
@@ -72,6 +74,7 @@ class Pool:
             duration_s: after this the job stops at the next iteration that no rank has begun.
             places: worker (and on CUDA device) of every rank; empty: in order.
             slowing: links and processes (by worker) that are slowed on purpose; on CPU only.
+            controller: who makes the programs of further iterations; the job has that of the first. None: all have that.
 
         Ctrl-C stops at an iteration and returns what was reached (`interrupted`); a second one ends all at once.
 
@@ -91,12 +94,16 @@ class Pool:
         self._num_jobs += 1
         folder.mkdir()
         job.write(folder)
-        limits = {"timeout_s": timeout_s, "places": places, "slowing": (slowing or Slowing()).to_dict()}
+        limits = {
+            "timeout_s": timeout_s, "places": places, "slowing": (slowing or Slowing()).to_dict(),
+            "is_controlled": controller is not None,
+        }  # fmt: skip
         (folder / "limits.json").write_text(json.dumps(limits))
         shared = SharedPositions(folder / "positions", job.num_ranks, is_new=True)
         try:
             run = Run(job, folder, shared, [self._workers[place] for place in places], self._reports)
-            result = run.follow(timeout_s, progress, duration_s)
+            with run.fed_by(controller):
+                result = run.follow(timeout_s, progress, duration_s)
         except BaseException:
             self._end_workers(at_once=True)
             raise

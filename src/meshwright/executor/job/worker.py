@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.handlers.core_handler import CORE_HANDLERS
+from meshwright.executor.job.changing_program import ChangingInterpreter, ProgramReader
 from meshwright.executor.job.evaluation import Evaluation
 from meshwright.executor.job.job import Job, LoadHandlers
 from meshwright.executor.meter.flop_meter import FlopMeter
@@ -157,7 +158,11 @@ def run_rank(
         store = ValueStore(ranked, _initial_values(job, context, rank))
         shared = SharedPositions(folder / "positions", job.num_ranks)
         position = Position(shared, rank)
-        interpreter = Interpreter(ranked, store, context, position)
+        interpreter: Any = Interpreter(ranked, store, context, position)
+        if limits.get("is_controlled", False):
+            factor = slowing.factor(limits["places"][rank])
+            reader = ProgramReader(job, rank, folder, handlers, factor)
+            interpreter = ChangingInterpreter(interpreter, reader, context)
         evaluates = job.training is not None and job.training.source.evaluate_every > 0
         evaluation = Evaluation(job, rank, position, handlers) if evaluates else None
         checkpoints = _checkpoints(job, context, position)
@@ -300,6 +305,7 @@ def _run_iteration(
 ) -> dict[str, float]:
     """One iteration; what `TrainingState.end_iteration` says of it."""
     context.iteration = iteration
+    interpreter.prepare(iteration)
     if context.training is not None:
         context.training.begin_iteration(iteration)
     interpreter.run_iteration()

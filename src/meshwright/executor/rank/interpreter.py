@@ -44,6 +44,9 @@ class Interpreter:
         """Let the handlers of asynchronous rows run inside `watching()`, in the threads of their streams."""
         self._streams.watch(watching)
 
+    def prepare(self, iteration: int) -> None:
+        """Nothing: the list is the same in every iteration (`ChangingInterpreter`)."""
+
     def run_iteration(self) -> None:
         """Walk the list once. Exchanges that nobody waited for may still be under way afterwards.
 

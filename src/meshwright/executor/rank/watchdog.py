@@ -75,11 +75,15 @@ def text_of_position(program: Program, shared: SharedPositions, rank: int) -> st
 
 
 class Position:
-    """Where one rank is; written by its host thread."""
+    """Where one rank is; written by its host thread. ``begun``: iterations before the first of its interpreter."""
 
-    def __init__(self, shared: SharedPositions, rank: int) -> None:
-        self._shared, self._rank = shared, rank
+    def __init__(self, shared: SharedPositions, rank: int, begun: int = 0) -> None:
+        self._shared, self._rank, self._begun = shared, rank, begun
         self._numbers, self._first = shared.numbers, 1 + NUM_FIELDS * rank
+
+    def behind(self, begun: int) -> Position:
+        """The same rank in a program that begins behind so many iterations."""
+        return Position(self._shared, self._rank, begun)
 
     def of_evaluation(self) -> EvaluationPosition:
         """The same rank while it runs another program: rows are counted, so that the watchdog sees it move."""
@@ -96,7 +100,7 @@ class Position:
     def set(self, iteration: int, row: int) -> None:
         """The host has reached a row."""
         numbers, first = self._numbers, self._first
-        numbers[first] = iteration
+        numbers[first] = self._begun + iteration
         numbers[first + 1] = row
         numbers[first + 2] = 0
 

@@ -59,7 +59,6 @@ class GroupData:
 
     replica = 0
     evaluated: int | None = None
-    batches = None
 
     def __init__(
         self, training: TrainingConfig, program: Program, groups: GroupedBatch, source: StepSequences | None = None
@@ -70,6 +69,7 @@ class GroupData:
         if source is None:
             source = RandomSequences(RandomTokens(training.model.vocabulary_size))
         self.source: StepSequences = source
+        self.batches = source  # by which a checkpoint knows the data
         self.begin(training.first_step)
 
     def begin(self, step: int) -> None:

@@ -76,12 +76,7 @@ class TrainingState:
         self.coordinates, self.formats = coordinates, training.layout.formats(dtype)
         self.parallel = self._parallel(inside)
         self.pipeline = coordinates.get(program.axes[0].name, 0)
-        groups = training.groups
-        self.data: RankData | GroupData = (
-            RankData(self.training, program, coordinates)
-            if groups is None
-            else GroupData(self.training, program, groups)
-        )
+        self.data = self._data()
         self.segments = self._segments()
         own = range(int(program.offsets[rank]), int(program.offsets[rank + 1]))
         names = [program.tables.effects[e].name for e in program.columns.effect[own.start : own.stop]]
@@ -108,6 +103,25 @@ class TrainingState:
         self._known: dict[tuple[int, int], MicrobatchData] = {}
         self.begin_iteration(0)
         self.recorded: list[list[Piece]] = []
+
+    def _data(self) -> RankData | GroupData:
+        """This rank's part of every batch of the program."""
+        training, groups = self.training, self.training.groups
+        if groups is None:
+            return RankData(training, self.program, self.coordinates)
+        return GroupData(training, self.program, groups, training.sequences(len(groups.lengths)))
+
+    def adopt(self, training: TrainingConfig, program: Program) -> None:
+        """Go on with another program of the same parameters: other microbatches, in other segments. ``training``: with its
+        groups, prepared as the one before is."""
+        self.training = replace(training, source=self.training.source)
+        self.program = program
+        assert isinstance(self.data, GroupData) and training.groups is not None, "only groups change by step"
+        self.data = GroupData(self.training, program, training.groups, self.data.source)
+        self.segments = self._segments()
+        own = range(int(program.offsets[self.rank]), int(program.offsets[self.rank + 1]))
+        self.closed = last_contributions(program, own, self._stages_of)
+        self.visited = visited_shares(program)
 
     def _parallel(self, inside: Transport | None) -> TensorParallel | None:
         """This rank's part of every matrix; None where it has all, or its modules see to their parts themselves."""

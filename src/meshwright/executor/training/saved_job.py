@@ -51,6 +51,7 @@ class TrainingCheckpoints:
             step=first, samples=first * state.data.num_samples, tokens=first * state.data.num_step_tokens
         )
         self._loss = 0.0  # this rank's share of the last iteration's
+        self._tokens = 0  # of all iterations, which may differ
 
     def load(self, gathered: Callable[[RankTeam, Tensor], Tensor]) -> None:
         """Where the job resumes: fill what is trained; ``gathered`` gives the parts of all members of a team.
@@ -75,6 +76,7 @@ class TrainingCheckpoints:
     def is_due(self, iteration: int) -> bool:
         """Is a checkpoint made after this iteration of the job, which has just ended?"""
         self._loss = 0.0 if self.state.loss is None else float(self.state.loss)
+        self._tokens += self.state.data.num_step_tokens
         return self.config.is_due(self._step(iteration))
 
     def _best_loss(self, folder: Path) -> float:
@@ -111,11 +113,10 @@ class TrainingCheckpoints:
             self._lock.keep()
         state, step = self.state, self._step(iteration)
         num_steps = step - self._start.step
-        samples, tokens = state.data.num_samples, state.data.num_step_tokens
         info = CheckpointInfo(
             step,
-            samples=self._start.samples + num_steps * samples,
-            tokens=self._start.tokens + num_steps * tokens,
+            samples=self._start.samples + num_steps * state.data.num_samples,
+            tokens=self._start.tokens + self._tokens,
             held_out_loss=held_out_loss,
             seed=state.training.seed,
             training=state.training.to_dict(),

@@ -19,8 +19,10 @@ from meshwright.executor.data.data_source import (
     opened,
     prepared_source,
     source_digest,
+    whole_sequences,
 )
 from meshwright.executor.data.packing import SampleCount
+from meshwright.executor.data.whole_sequence import WholeSequences
 from meshwright.executor.models.chain.relay_shape import RELAYED, relayed_shape, token_part
 from meshwright.executor.models.weights.initialisation import parameter_source
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
@@ -307,8 +309,20 @@ class TrainingConfig:
         """The source of samples, of which all replicas together take ``samples_per_step`` in an iteration."""
         if self.is_random:
             return RandomTokens(self.model.vocabulary_size)
-        consumed = self.first_step * samples_per_step if self.first_sample is None else self.first_sample
-        return opened(self.source, SampleCount(samples_per_step, self.first_step, consumed))
+        return opened(self.source, self.sample_count(samples_per_step))
+
+    def sequences(self, per_step: int) -> WholeSequences | None:
+        """Where sequences of their own lengths come from, so many in a step; None: they are drawn."""
+        return (
+            None
+            if self.is_random
+            else whole_sequences(self.source, self.sample_count(per_step), self.sequence_length)
+        )
+
+    def sample_count(self, per_step: int) -> SampleCount:
+        """Which samples a step has that takes ``per_step`` of them."""
+        consumed = self.first_step * per_step if self.first_sample is None else self.first_sample
+        return SampleCount(per_step, self.first_step, consumed)
 
     def sample_counts(self, program: Program) -> list[int]:
         """Samples of every microbatch of one replica.

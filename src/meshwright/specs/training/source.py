@@ -27,6 +27,7 @@ class Source:
         modules: a torch.nn.Sequential that is trained instead of the plan's model, which gives its sizes: "mine.py:model".
         tensor_rules: how these modules are cut over tensor-parallel devices: redco, or "./mine.py:rules".
         text_field: field of the objects of a JSONL file that holds the text.
+        whole_sequences: a sample is a document, cut at the length of a sequence, and none is packed with others.
         document_mask: documents packed into one sequence do not see each other; False: a sequence is one text.
     """
 
@@ -51,6 +52,7 @@ class Source:
     document_mask: bool = option(
         True, "Documents in a sequence see each other.", "--no-document-mask", panel=READ
     )
+    whole_sequences: bool = False
 
     @property
     def name(self) -> str:
