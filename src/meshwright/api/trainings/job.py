@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.api.trainings.place import TrainingPlace
 from meshwright.executor.checkpoint.folder import (
@@ -18,6 +18,7 @@ from meshwright.executor.checkpoint.folder import (
 )
 from meshwright.executor.checkpoint.index import read_index
 from meshwright.executor.checkpoint.verify import problems
+from meshwright.lowering.sequence.group_plan import plan_of_rank
 from meshwright.lowering.sharding.gradient_norm import Clipping, clip_norm
 from meshwright.lowering.transfer.stage_edge import layer_edges
 from meshwright.specs.error import ExecutionError, SpecError
@@ -30,6 +31,9 @@ from meshwright.specs.training.recipe import Recipe
 from meshwright.specs.training.source import Source
 from meshwright.stage.mesh import data_axes
 from meshwright.stage.piece import executed_pieces, piece_layers
+
+if TYPE_CHECKING:
+    from meshwright.executor.job.changing.controller import ControlledStep
 
 logger = logging.getLogger(__name__)
 TOKENIZER_FILE = "tokenizer.json"
@@ -123,8 +127,10 @@ def _require_whole(checkpoint: Path) -> None:
 def job_of(
     plan: Plan, place: TrainingPlace, iterations: int, recipe: Recipe, rates: LearningRate, source: Source,
     checkpoints: Checkpoints | None, resumed: Resumed, measures_memory: bool, is_launched: bool = False,
+    first: ControlledStep | None = None,
 ) -> Any:  # fmt: skip
-    """A plan's program as a job. One that is launched on several hosts keeps its parameters in checkpoints only.
+    """A plan's program as a job. One that is launched on several hosts keeps its parameters in checkpoints only. ``first``:
+    the first step, where sequences are in groups that change; its program is then the job's.
 
     Raises ExecutionError where it has more ranks than a machine has processes for.
     """
@@ -134,18 +140,21 @@ def job_of(
     from meshwright.executor.training.tensor_layout import TensorLayout
     from meshwright.executor.training.training_job import TrainingConfig
 
-    layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), executed_pieces(plan)))
+    own = plan if first is None else plan_of_rank(plan, first.groups)
+    layers = tuple(piece.num_blocks for piece in piece_layers(own.stages(), executed_pieces(own)))
     told = TrainingConfig(
         plan.model, layers, plan.workload.sequence_length, OptimizerConfig.of(recipe, plan.optimizer, clip_norm(plan)),
         seed=resumed.seed, first_step=resumed.step, layer_edges=layer_edges(plan),
-        layout=TensorLayout.of(plan), data_axes=data_axes(plan),
+        layout=TensorLayout.of(own), data_axes=data_axes(own), groups=None if first is None else first.groups,
         learning_rate=rates, first_sample=resumed.samples, records_parameters=not is_launched,
         source=_with_their_tokenizer(source),
     )  # fmt: skip
     files, path = {"plan.toml": plan_text(plan)}, str(resumed.path or "")
     program = place.whole_stages() if told.exchanges_inside else place.program
+    program = program if first is None else first.program
     job = Job.of(
-        program, iterations, training=told, dtype=plan.dtype, device=place.device, measures_memory=measures_memory,
+        program, iterations, training=told, dtype=plan.dtype, device=place.device,
+        measures_memory=measures_memory and first is None,
         checkpoints=None if checkpoints is None else CheckpointConfig(checkpoints, path, files),
     )  # fmt: skip
     if not is_launched and job.num_ranks > MAX_RANKS:

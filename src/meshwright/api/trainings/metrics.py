@@ -29,7 +29,8 @@ class StepMetrics:
     ``number``: of the step, the very first is 0. ``tokens``: of the step; ``total_tokens``: since the very first.
     ``flops_per_s_per_device``: of the model, as of `Utilisation`; ``mfu``: None where no peak is known. ``left_s``: None
     where nothing says the end. ``held_out_loss``: where one was found after it. Losses are nats a token;
-    ``gradient_norm`` is before clipping. ``drift``: what is to be told about predicted and measured.
+    ``gradient_norm`` is before clipping. ``drift``: what is to be told about predicted and measured. ``groups``:
+    how many groups of how many ranks its sequences were in, as of `GroupedBatch.words`.
     """
 
     number: int
@@ -47,6 +48,7 @@ class StepMetrics:
     held_out_loss: float | None = None
     num_undone: int = 0
     drift: Drift | None = None
+    groups: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """As a line of the metrics file has it: ``step`` counts from 1, ``measured_s`` beside ``predicted_s``."""
@@ -55,14 +57,14 @@ class StepMetrics:
         return {name: value for name, value in row.items() if name not in OPTIONAL or value}
 
 
-OPTIONAL = ("held_out_loss", "num_undone", "drift")
+OPTIONAL = ("held_out_loss", "num_undone", "drift", "groups")
 
 
 @dataclass(frozen=True)
 class Meter:
     """Makes `StepMetrics` of what the executor says about iterations.
 
-    ``flops``: of a step on a device.
+    ``flops``: of a step of ``flops_tokens`` on a device (0: every step has as many).
     ``num_steps``: of the whole training; ``duration_s``: of this run; None: no such end. ``first_tokens``: consumed before
     ``first_step``; None: as many as so many steps take.
     """
@@ -75,6 +77,7 @@ class Meter:
     duration_s: float | None = None
     first_tokens: int | None = None
     drift: DriftWatch | None = None
+    flops_tokens: int = 0
 
     def follow(self, tell: Callable[[StepMetrics], None]) -> Callable[[Iteration], None]:
         """A function for the executor that hands every finished iteration on as metrics."""
@@ -96,13 +99,16 @@ class Meter:
 
     def _metrics(self, iteration: Iteration, total: int, left_s: float | None) -> StepMetrics:
         number = self.first_step + iteration.number
+        predicted_s = self.predicted_s if iteration.predicted_s is None else iteration.predicted_s
         rate = iteration.tokens / iteration.seconds if iteration.seconds > 0 else 0.0
-        used = self.flops.used(iteration.seconds)
+        share = iteration.tokens / self.flops_tokens if self.flops_tokens and iteration.tokens else 1.0
+        used = self.flops.used(iteration.seconds / share)
         return StepMetrics(
             number, iteration.loss, self.rates.at(number), iteration.gradient_norm, iteration.tokens, total,
-            iteration.seconds, self.predicted_s, rate, used.flops_per_s, used.mfu, left_s,
+            iteration.seconds, predicted_s, rate, used.flops_per_s, used.mfu, left_s,
             iteration.held_out_loss, iteration.num_undone,
             None if self.drift is None else self.drift.see(iteration),
+            "" if iteration.groups is None else iteration.groups.words,
         )  # fmt: skip
 
     def _left_s(self, iteration: Iteration, mean_s: float, elapsed_s: float) -> float | None:

@@ -15,6 +15,7 @@ from meshwright.api.subjects.diagnosing import require_torch
 from meshwright.api.subjects.simulating import simulate
 from meshwright.api.subjects.subject import Subject
 from meshwright.api.trainings.drift import DriftWatch
+from meshwright.api.trainings.grouped_steps import GroupedSteps, whole_source
 from meshwright.api.trainings.job import Resumed, job_of, resumed_from
 from meshwright.api.trainings.metrics import Meter, StepMetrics
 from meshwright.api.trainings.place import TrainingPlace
@@ -44,7 +45,8 @@ SPARE_ITERATIONS = 4.0
 class ReadyTraining:
     """A training before its first step, with what is expected of it.
 
-    ``num_steps``: of the whole training; None where only the clock ends it.
+    ``num_steps``: of the whole training; None where only the clock ends it. ``grouped``: who makes the program of every step,
+    where sequences are in groups that change.
     """
 
     place: TrainingPlace
@@ -55,6 +57,7 @@ class ReadyTraining:
     resumed: Resumed
     predicted: Trace
     num_steps: int | None
+    grouped: GroupedSteps | None = None
 
     @property
     def step_s(self) -> float:
@@ -71,20 +74,24 @@ class ReadyTraining:
     def flops(self) -> StepFlops:
         """Of a step on a device."""
         made = self.place.subject
-        return StepFlops.of(self.place.plan, made.cluster, getattr(made.computes, "profile", None))
+        plan = self.place.plan if self.grouped is None else self.grouped.plan
+        return StepFlops.of(plan, made.cluster, getattr(made.computes, "profile", None))
 
     def job(self, measures_memory: bool, is_launched: bool) -> Any:
         """What the processes are given. Raises SpecError where the training has reached its end already."""
         return job_of(
             self.place.plan, self.place, _num_iterations(self.num_steps, self.length.seconds, self.step_s, self.resumed),
             self.recipe, self.rates, self.source, self.checkpoints, self.resumed, measures_memory, is_launched,
+            None if self.grouped is None else self.grouped.next(self.resumed.step, ()),
         )  # fmt: skip
 
     def meter(self, job: Any) -> Meter:
         """What makes numbers for people of every iteration."""
         return Meter(
             self.rates, self.step_s, self.flops, self.resumed.step, self.num_steps, self.length.seconds,
-            self.resumed.tokens, DriftWatch(self.predicted, self.step_s, job.program),
+            self.resumed.tokens,
+            DriftWatch(self.predicted, self.step_s, job.program) if self.grouped is None else None,
+            self.place.plan.workload.tokens_per_step,
         )  # fmt: skip
 
     @contextlib.contextmanager
@@ -113,16 +120,23 @@ class ReadyTraining:
 
 def ready_training(
     place: TrainingPlace, length: Length, recipe: Recipe, source: Source, checkpoints: Checkpoints | None,
-    first_step: int, seed: int, launch: Launch | None,
+    first_step: int, seed: int, launch: Launch | None, sequence_groups: str = "",
+    said: Callable[[str], None] = lambda text: None,
 ) -> ReadyTraining:  # fmt: skip
-    """Looks whether the plan can run at all, finds where it goes on, and predicts its step."""
+    """Looks whether the plan can run at all, finds where it goes on, and predicts its step. ``sequence_groups``: which
+    algorithm puts sequences into groups of ranks."""
     check_plan(place.plan)
     require_torch()
     _require_proof(place.subject)
     resumed = resumed_from(checkpoints, first_step, seed, launch is None or launch.process == 0)
-    predicted = simulate(place.subject)
     num_steps = length.num_steps(place.plan, resumed.step, resumed.tokens)
-    return ReadyTraining(place, length, recipe, source, checkpoints, resumed, predicted, num_steps)
+    if not sequence_groups:
+        predicted = simulate(place.subject)
+        return ReadyTraining(place, length, recipe, source, checkpoints, resumed, predicted, num_steps)
+    source = whole_source(source, said)
+    grouped = GroupedSteps.of(sequence_groups, place, source, resumed)
+    predicted = grouped.trace(grouped.next(resumed.step, ()).groups)
+    return ReadyTraining(place, length, recipe, source, checkpoints, resumed, predicted, num_steps, grouped)
 
 
 def _facts(plan: Plan, recipe: Recipe, source: Source, resumed: Resumed) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from meshwright.api.subjects.keywords import check_keywords
 from meshwright.api.subjects.loading import is_data_file, load
 from meshwright.api.subjects.subject import Subject, subject
+from meshwright.api.trainings.grouped_steps import GroupedSteps, check_grouped
 from meshwright.api.trainings.job import in_their_folder, prepare, with_recipe
 from meshwright.api.trainings.metrics import StepMetrics
 from meshwright.api.trainings.place import Wanted, place_of
@@ -115,6 +116,7 @@ def run_training(
     launch: Launch | None = None,
     device: Wanted = "auto",
     said: Callable[[str], None] | None = None,
+    sequence_groups: str = "",
 ) -> Training:
     """`train` with everything that it gives: prediction, parameters, losses, metrics.
 
@@ -134,28 +136,33 @@ def run_training(
         slowing: links and processes slowed on purpose; `profile` is then one that was measured under it.
         launch: this process is one rank of a job on several hosts (`executor.launch.launch_of`); rank 0 gives the trace.
         device: "cuda", "cpu" (processes of this machine's cores), or "auto": GPUs for a plan of GPUs, where they are there.
+        sequence_groups: which algorithm puts the sequences of a step into groups of ranks (a name of `list sequence_groups`):
+            a sample is then a whole document, cut at the plan's sequence length; the plan's dp x cp ranks share them, in
+            other groups every step. Empty: documents are packed, and every step has the plan's degrees.
         said: called with what is being done before the first step, where that may take a while.
 
     Raises ExecutionError, OutOfMemoryError, SpecError, and what `subject` raises.
     """
     length, recipe = Length(iterations, tokens, seconds), _recipe(recipe, learning_rate)
     checkpoints = in_their_folder(checkpoints)
+    wanted, said = source or Source(data), said or _nothing
+    if sequence_groups:
+        check_grouped(sequence_groups, length, wanted, launch, profiler)
     place = place_of(_with_recipe(what, recipe), cluster, profile, device, None if launch is None else 1)
     ready = ready_training(
-        place, length, recipe, source or Source(data), checkpoints, first_step, seed, launch
+        place, length, recipe, wanted, checkpoints, first_step, seed, launch, sequence_groups, said
     )
     job = ready.job(measures_memory, is_launched=launch is not None)
     if profiler is not None:
         job = replace(job, profile_folder=_folder(profiler))
     if launch is None:
-        said = said or _nothing
         prepare(job, said)
         said(f"starting {job.num_ranks} processes" + " on GPUs" * (place.device == "cuda"))
     seen: list[StepMetrics] = []
     with ready.told(Sinks(metrics, tensorboard, wandb, mlflow), progress, launch, seen) as tell:
         result = _run(
             job, place.plan, pool, launch, slowing, timeout_s=max(LEAST_TIMEOUT_S, TIMEOUT_STEPS * ready.step_s),
-            progress=ready.meter(job).follow(tell), duration_s=seconds,
+            progress=ready.meter(job).follow(tell), duration_s=seconds, controller=ready.grouped,
         )  # fmt: skip
     return _trained(ready, result, seen)
 
@@ -165,7 +172,10 @@ def _trained(ready: ReadyTraining, result: JobResult, seen: Sequence[StepMetrics
     if result.trace is not None:
         metadata = {**result.trace.metadata, "flops": ready.flops.to_dict()}
         result = replace(result, trace=replace(result.trace, metadata=metadata))
-    return Training(ready.place.plan, ready.predicted, result, ready.flops, ready.resumed.step, tuple(seen))
+    predicted = ready.predicted
+    if ready.grouped is not None and result.iterations and (last := result.iterations[-1].groups) is not None:
+        predicted = ready.grouped.trace(last)  # beside the measured one, which is of the last step
+    return Training(ready.place.plan, predicted, result, ready.flops, ready.resumed.step, tuple(seen))
 
 
 def _traced(run: Callable[Keywords, Training]) -> Callable[Keywords, Trace]:
@@ -210,8 +220,9 @@ def _nothing(text: str) -> None:
 
 
 def _run(
-    job: Any, plan: Plan, pool: Pool | None, launch: Launch | None, slowing: Slowing | None, **limits: Any
-) -> JobResult:
+    job: Any, plan: Plan, pool: Pool | None, launch: Launch | None, slowing: Slowing | None,
+    controller: GroupedSteps | None, **limits: Any,
+) -> JobResult:  # fmt: skip
     """On processes of our own, or as one of those that were started for us."""
     places = device_order(plan)
     if launch is not None:
@@ -224,7 +235,7 @@ def _run(
     from meshwright.executor.job.pool import opened_pool
 
     with opened_pool(pool, job.num_ranks) as workers:
-        return workers.run(job, places=places, slowing=slowing, **limits)
+        return workers.run(job, places=places, slowing=slowing, controller=controller, **limits)
 
 
 def _recipe(recipe: Recipe | None, learning_rate: float | None) -> Recipe:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from meshwright.api.trainings.metrics import StepMetrics
 from meshwright.cli.frame.output import Output
-from meshwright.specs.units import format_flops_per_s
+from meshwright.specs.units import format_flops_per_s, format_seconds
 
 LOG_EVERY_S = 10.0  # between lines where stderr is no terminal
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
@@ -92,6 +92,9 @@ class TrainingLine:
         if self._held_out is not None:
             parts.append(f"held out {self._held_out:.3f}")
         parts.append(f"{rate:,.0f} tokens/s")
+        if step.groups:
+            took_s, predicted_s = map(format_seconds, (step.seconds, step.predicted_s))
+            parts.append(f"groups {step.groups}: {took_s}, predicted {predicted_s}")
         if step.left_s is not None:
             parts.append(f"{duration_text(step.left_s)} left")
         if step.mfu is not None and step.tokens_per_s > 0:

@@ -56,6 +56,13 @@ def train(
         typer.Option("--device", help="cuda, cpu, or auto: GPUs for a plan of GPUs, where they are there."),
     ] = "auto",
     slowing: Slowing | None = None,
+    sequence_groups: Annotated[
+        str,
+        typer.Option(
+            "--sequence-groups",
+            help="What puts sequences into groups of ranks that change by step (meshwright list sequence_groups).",
+        ),
+    ] = "",
 ) -> Result:
     """Train by a plan on this machine, its GPUs or processes of its cores: the very program that `simulate` runs.
 
@@ -71,7 +78,7 @@ def train(
             chosen, **asdict(length), seed=out.seed, recipe=recipe,
             source=source, checkpoints=checkpoints, **asdict(sinks), cluster=cluster,
             profile=read_profile(profile), progress=TrainingLine(line), slowing=slowing, launch=launch,
-            device=cast("Wanted", device), said=line.stage,
+            device=cast("Wanted", device), said=line.stage, sequence_groups=sequence_groups,
         )  # fmt: skip
     return training_result(
         done, launch, None if checkpoints is None else folder_and_name(checkpoints.folder)[0]

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from meshwright import api
 from meshwright.api import Training
-from meshwright.cli.frame.output import DONE, INTERRUPTED, Result
+from meshwright.cli.frame.output import DONE, INTERRUPTED, Result, table_of
 from meshwright.cli.view.step_view import used_text
 from meshwright.cli.view.trace_view import trace_forms
 from meshwright.evidence.compare import Comparison
@@ -22,6 +22,9 @@ from meshwright.reports.chart.quantity import quantity
 from meshwright.reports.page.comparison import comparison_table
 from meshwright.reports.page.report import Figure, Report
 from meshwright.reports.trace.terminal import TimelineView
+from meshwright.specs.units import format_seconds
+
+NUM_STEPS_SHOWN = 8  # of those whose sequences were in groups
 
 
 def training_result(done: Training, launch: Launch | None = None, checkpoints: Path | None = None) -> Result:
@@ -36,6 +39,7 @@ def training_result(done: Training, launch: Launch | None = None, checkpoints: P
     data = {**training_figures(done), "best_step": best}
     view: list[Any] = [Text(describe(done.plan), style="bold"), training_sentence(done)]
     view.append(_saved_sentence(done, checkpoints))
+    view += grouped_steps(done)
     if done.trace is None or not done.trace.num_iterations:
         return Result(data, view, exit_code=code)
     # stages of modules that exchange inside are other programs than the chains that stand for them
@@ -57,10 +61,23 @@ def training_figures(done: Training) -> dict[str, Any]:
         "losses": [iteration.loss for iteration in done.iterations],
         "held_out_losses": [{"step": step, "loss": loss} for step, loss in done.held_out_losses.items()],
         "tokens_per_s": done.tokens_per_s,
+        "grouped_steps": [one.to_dict() for one in done.metrics if one.groups],
         **done.used.to_dict(),
         "trained_s": sum(iteration.seconds for iteration in done.iterations),
         "digest": done.predicted.digest,
     }
+
+
+def grouped_steps(done: Training) -> list[Any]:
+    """The last steps whose sequences were in groups, each with what it was predicted to take; nothing of others."""
+    rows = [
+        {
+            "step": str(one.number + 1), "tokens": f"{one.tokens:,}", "groups (number x ranks)": one.groups,
+            "predicted": format_seconds(one.predicted_s), "measured": format_seconds(one.seconds),
+        }
+        for one in done.metrics[-NUM_STEPS_SHOWN:] if one.groups
+    ]  # fmt: skip
+    return [table_of(rows)] if rows else []
 
 
 def training_sentence(done: Training) -> str:

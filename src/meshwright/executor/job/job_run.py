@@ -11,10 +11,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from meshwright.executor.job.controller import Controller
+from meshwright.executor.job.changing.controller import Controller
+from meshwright.executor.job.changing.step_feed import StepFeed
 from meshwright.executor.job.gather import Iteration, JobResult, gather, iteration_of
 from meshwright.executor.job.job import Job
-from meshwright.executor.job.step_feed import StepFeed
 from meshwright.executor.rank.watchdog import SharedPositions, Watchdog, text_of_position
 from meshwright.executor.team.worker_process import STOP_S, Report, WorkerProcess
 from meshwright.specs.error import ExecutionError

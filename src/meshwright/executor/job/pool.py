@@ -12,7 +12,7 @@ from types import TracebackType
 
 from meshwright.executor.file.job_folder import job_folder
 from meshwright.executor.handlers.core_handler import CORE_HANDLERS
-from meshwright.executor.job.controller import Controller
+from meshwright.executor.job.changing.controller import Controller
 from meshwright.executor.job.gather import JobResult
 from meshwright.executor.job.job import Job
 from meshwright.executor.job.job_run import Progress, Run

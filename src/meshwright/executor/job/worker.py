@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.handlers.core_handler import CORE_HANDLERS
-from meshwright.executor.job.changing_program import ChangingInterpreter, ProgramReader
+from meshwright.executor.job.changing.changing_program import ChangingInterpreter, ProgramReader
 from meshwright.executor.job.evaluation import Evaluation
 from meshwright.executor.job.job import Job, LoadHandlers
 from meshwright.executor.meter.flop_meter import FlopMeter

@@ -7,6 +7,7 @@ cannot wait in a circle, whatever the groups are (Ge et al. 2025, ByteScale, arX
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -114,6 +115,12 @@ class GroupedBatch:
     def most_degree(self) -> int:
         """Ranks of the largest group."""
         return max(group.degree for group in self.groups)
+
+    @property
+    def words(self) -> str:
+        """How many groups of how many ranks, the largest first: 1x4 6x1."""
+        counted = Counter(group.degree for group in self.groups)
+        return " ".join(f"{counted[degree]}x{degree}" for degree in sorted(counted, reverse=True))
 
     @property
     def num_tokens(self) -> int:

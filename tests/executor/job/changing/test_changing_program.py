@@ -11,7 +11,7 @@ from tests.grouped_case import CASES, batch_by_batch, grouped_job, grouped_plan
 from tests.planned_case import AFTER_ADAMW, GRADIENTS
 from tests.training_case import largest_difference
 
-from meshwright.executor.job.controller import ControlledStep, StepSeconds
+from meshwright.executor.job.changing.controller import ControlledStep, StepSeconds
 from meshwright.executor.job.pool import Pool
 from meshwright.lowering.grouped_program import grouped_program
 from meshwright.specs.error import ExecutionError, PlanError

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from meshwright.executor.job.controller import ControlledStep, Controller, StepSeconds
+from meshwright.executor.job.changing.controller import ControlledStep, Controller, StepSeconds
 from meshwright.executor.job.job import of_ranks
 from meshwright.ir.program import Program
 from meshwright.ir.text import from_text, to_text

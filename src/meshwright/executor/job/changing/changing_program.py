@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from meshwright.executor.job.changing.step_feed import read_step, step_file
 from meshwright.executor.job.job import Job
-from meshwright.executor.job.step_feed import read_step, step_file
 from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Handlers
 from meshwright.executor.rank.interpreter import Interpreter
