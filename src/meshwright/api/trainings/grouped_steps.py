@@ -34,7 +34,7 @@ KEPT = 4  # steps whose programs are known, of those that were made
 
 @dataclass(eq=False)
 class GroupedSteps:
-    """A controller (`executor.job.changing`): asks an algorithm for the groups of a step's lengths, which are known without its
+    """A controller (`executor.job.changing`): asks an algorithm for the groups of a step, whose lengths are known without its
     tokens, and lowers and predicts their program.
 
     Attributes:
