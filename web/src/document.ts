@@ -34,7 +34,7 @@ export interface PlansSection {
 export interface FrontierPoint { x: number; y: number; label: string; id?: string; is_best: boolean }
 export interface FrontierSection {
   type: "frontier"; title?: string; note?: string; points: FrontierPoint[];
-  x_title: string; y_title: string; x_unit?: string; y_unit?: string;
+  x_title: string; y_title: string; x_unit?: string; y_unit?: string; has_diagonal?: boolean;
 }
 export interface TopologySection {
   type: "topology"; title?: string; note?: string;

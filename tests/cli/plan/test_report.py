@@ -15,6 +15,7 @@ from meshwright import api
 from meshwright.api.plans.plan_text import plan_words
 from meshwright.cli.plan.assumed import FLAGS, flag_of
 from meshwright.cli.plan.report import BUBBLE, Shown, plans_report
+from meshwright.interop.plan_difference import OptionChange
 from meshwright.planner.search.plans import Plans
 from meshwright.reports.page.plan_page import NO_FLAG
 from meshwright.reports.page.report import DataTable, Report
@@ -38,6 +39,19 @@ def report(found: Plans) -> Report:
     """The page of the fixture `found`."""
     lines = (*found.assumptions, *found[0].assumptions)
     return plans_report(Shown(found, Cluster("2x8xH100"), dict(enumerate(found[:2], 1)), assumptions=lines))
+
+
+def test_what_changes_in_the_file_of_today_stands_behind_the_plans(found: Plans) -> None:
+    change = (
+        OptionChange("--tensor-model-parallel-size", "8", "4"),
+        OptionChange("--sequence-parallel", None, ""),
+    )
+    shown = Shown(found, Cluster("2x8xH100"), {1: found[0]}, today=found[1], changes=change)
+    table = plans_report(shown).leading[1]
+    assert isinstance(table, DataTable) and table.title == "What changes"
+    assert [tuple(row.values()) for row in table.rows] == [
+        ("--tensor-model-parallel-size", "8", "4"), ("--sequence-parallel", "-", "set"),
+    ]  # fmt: skip
 
 
 def text_of(path: Path) -> str:

@@ -45,7 +45,9 @@ def test_a_trace_and_two_of_them(trace: Path, tmp_path: Path) -> None:
 def test_a_program_and_a_plan(trace: Path, tmp_path: Path) -> None:
     program = tmp_path / "it.program"
     program.write_text(to_text(api.load(trace).program))
-    assert read(open_document([program]))["kind"] == "program"
+    data = read(open_document([program]))
+    assert (data["kind"], data["title"]) == ("program", "it.program")
+    assert data["subtitle"].endswith(", 1 iteration")
     plan = tmp_path / "plan.toml"
     small_plan().save(plan)
     data = read(open_document([plan]))
@@ -74,7 +76,8 @@ RESULTS = {
         "frontier": ["1f1b"],
     },
     "load": {
-        "num_requests": 3, "ttft_s": {"p50": 0.1, "p99": None}, "tpot_s": {"p50": 0.01}, "itl_s": {}, "e2e_s": {"p50": 1.0},
+        "num_requests": 3, "input_tokens_per_s": 2292.07, "ttft_s": {"p50": 0.1, "p99": None},
+        "tpot_s": {"p50": 0.01}, "itl_s": {}, "e2e_s": {"p50": 1.0},
     },
     "plan": {
         "num_candidates": 2,
@@ -89,6 +92,31 @@ def test_what_commands_write(tmp_path: Path, kind: str) -> None:
     file.write_text(json.dumps({"schema": "x", "meshwright": "0.1.0", **RESULTS[kind], "wall_s": 1.0}))
     data = read(open_document([file]))
     assert data["kind"] == kind and section(data, "table")["rows"]
+
+
+def test_a_load_names_its_rates_and_only_the_percentiles_that_it_has(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+    file.write_text(json.dumps({"meshwright": "0.1.0", **RESULTS["load"]}))
+    data = read(open_document([file]))
+    facts = {each["name"]: each["value"] for each in data["facts"]}
+    assert facts["input tokens a second"] == "2,292"
+    assert [column["key"] for column in section(data, "table")["columns"]] == ["time", "p50", "p99"]
+
+
+def test_a_validation_tells_how_far_off_it_is_beside_the_line_of_equals(tmp_path: Path) -> None:
+    row = {
+        "row_id": "a-1", "source": "a", "is_core": True, "predicted_s": 1.1, "low_s": 1.0, "high_s": 1.3, "measured_s": 1.0,
+        "error": 0.1, "basis": "interpolated", "predicted_peak_bytes": None, "measured_peak_bytes": None, "skipped": "",
+    }  # fmt: skip
+    core = {
+        "num_rows": 1, "num_skipped": 0, "median_error": 0.1, "average_median_error": 0.1, "within_10": 1.0, "coverage": 1.0,
+        "half_width": 0.14, "memory_error": None, "num_memory_rows": 0,
+    }  # fmt: skip
+    file = tmp_path / "validation.json"
+    file.write_text(json.dumps({"meshwright": "0.1.0", "rows": [row], "summary": {"lines": {"core": core}}}))
+    data = read(open_document([file]))
+    assert data["facts"][0]["name"].startswith("median error") and data["facts"][0]["value"] == "10.0 %"
+    assert section(data, "frontier")["has_diagonal"]
 
 
 def test_a_result_that_lacks_parts_is_refused(tmp_path: Path) -> None:

@@ -38,14 +38,21 @@ function Plotted({ section, onPlan }: FrontierProps) {
       <svg viewBox={`0 0 ${width} ${HEIGHT}`} width={width} height={HEIGHT} role="group"
         aria-label={`${section.title ?? "Frontier"}: ${points.length} points, ${best.length} on the frontier`}>
         <Axes section={section} width={width} x={x} y={y} rangeX={rangeX} rangeY={rangeY} />
+        {section.has_diagonal && <Diagonal x={x} y={y} rangeX={rangeX} rangeY={rangeY} />}
         <polyline class="front" points={best.map((each) => `${x(each.x)},${y(each.y)}`).join(" ")} />
         {points.map((each, number) => (
           <Mark key={number} mark={each} x={x(each.x)} y={y(each.y)} told={told(each)} point={point} onPlan={each.id ? onPlan : undefined} />
         ))}
       </svg>
-      <p class="under" role="status">{over ? told(over) : !best.length ? "" : `Diamonds: no other point is better in both.${onPlan ? " A click opens the plan." : ""}`}</p>
+      <p class="under" role="status">{over ? told(over) : !best.length ? section.has_diagonal ? `On the dashed line ${section.y_title} and ${section.x_title} are equal.` : "" : `Diamonds: no other point is better in both.${onPlan ? " A click opens the plan." : ""}`}</p>
     </div>
   );
+}
+
+/** Where both quantities are equal, as far as both axes go. */
+function Diagonal({ x, y, rangeX, rangeY }: { x: Scale; y: Scale; rangeX: [number, number]; rangeY: [number, number] }) {
+  const low = Math.max(rangeX[0], rangeY[0]), high = Math.min(rangeX[1], rangeY[1]);
+  return low < high ? <line class="equal" x1={x(low)} y1={y(low)} x2={x(high)} y2={y(high)} /> : null;
 }
 
 function Axes({ section, width, x, y, rangeX, rangeY }: {

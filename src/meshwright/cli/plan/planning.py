@@ -33,6 +33,7 @@ from meshwright.cli.plan.view import assumed_lines, explained, plans_data, plans
 from meshwright.cli.view.advice_view import change_figures
 from meshwright.cli.view.load_view import load_result
 from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
+from meshwright.interop.plan_difference import OptionChange
 from meshwright.planner.advice.goodput import Failures
 from meshwright.planner.advice.hardware_change import helps_most
 from meshwright.planner.search.plans import Plans
@@ -176,6 +177,7 @@ def _for_load(
 def _report(
     found: Plans, cluster: ClusterSpec, shown: Mapping[int, Predicted], remarks: Sequence[str],
     limits: Mapping[str, Any], asked: Asked | None = None, also: Sequence[str] = (), today: Predicted | None = None,
+    changes: Sequence[OptionChange] = (),
 ) -> Report:  # fmt: skip
     """The page of --report; `also` are more assumptions."""
     lines = [
@@ -185,7 +187,7 @@ def _report(
         *(costs_lines(cluster, asked) if asked else ()),
     ]
     limit = limits.get("max_memory_bytes")
-    return plans_report(Shown(found, cluster, shown, remarks, lines, today, limit, asked))
+    return plans_report(Shown(found, cluster, shown, remarks, lines, today, limit, asked, changes))
 
 
 def _solved(
@@ -247,6 +249,14 @@ def _like(
     return replace(
         told,
         report=lambda: _report(
-            found.found, where, shown, misfit, choices, asked, also=found.assumptions, today=found.today
+            found.found,
+            where,
+            shown,
+            misfit,
+            choices,
+            asked,
+            also=found.assumptions,
+            today=found.today,
+            changes=found.changes,
         ),
     )

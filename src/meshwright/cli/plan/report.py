@@ -11,6 +11,7 @@ from meshwright.cli.plan.asked import Asked
 from meshwright.cli.plan.assumed import assumed
 from meshwright.cli.plan.cost import rhythm
 from meshwright.cli.plan.remark import part_words
+from meshwright.interop.plan_difference import OptionChange
 from meshwright.planner.advice.running_cost import SECONDS_PER_HOUR, price_per_hour_usd
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.search.search import reasons
@@ -37,6 +38,7 @@ class Shown:
         remarks: sentences behind why the first is the first.
         assumptions: sentences.
         today: the plan that runs today, where one was given.
+        changes: from its file to the best plan, option by option.
         max_memory_bytes: of a device, where the user said it.
         asked: tokens to train on and failures, where the user said them.
     """
@@ -49,6 +51,7 @@ class Shown:
     today: Predicted | None = None
     max_memory_bytes: int | None = None
     asked: Asked | None = None
+    changes: Sequence[OptionChange] = ()
 
 
 def plans_report(shown: Shown) -> Report:
@@ -75,10 +78,19 @@ def plans_report(shown: Shown) -> Report:
         trace=ran["1"].trace if "1" in ran else best.trace(),
         reasons=[*_beside_today(best, shown.today), *_reasons(shown.found), *shown.remarks],
         search=_search(shown.found),
+        changes=[
+            {"option": each.name, "today": _said(each.before), "best plan": _said(each.after)}
+            for each in shown.changes
+        ],
         assumed=assumed(shown.assumptions, cluster, shown.max_memory_bytes),
         provenance={"meshwright": __version__, "model": best.plan.model.name, "cluster": best.plan.cluster},
     )
     return plan_report(page)
+
+
+def _said(value: str | None) -> str:
+    """Of an option that may not be there, or stand alone."""
+    return "-" if value is None else value or "set"
 
 
 def _subtitle(plan: Plan, cluster: ClusterSpec) -> str:

@@ -70,6 +70,7 @@ class PlanPage:
         capacity_bytes: what a device may use.
         trace: one iteration of the best plan.
         reasons: why the first is before the second, and what would help; sentences.
+        changes: what the file of today's plan says otherwise for the best one; rows of a table.
         search: how the search went: (what, number, meaning).
         assumed: everything that the numbers rest on.
         provenance: where the page comes from.
@@ -84,6 +85,7 @@ class PlanPage:
     capacity_bytes: float | None = None
     trace: Trace | None = None
     reasons: Sequence[str] = ()
+    changes: Sequence[Mapping[str, str]] = ()
     search: Sequence[tuple[str, str, str]] = ()
     assumed: Sequence[Assumed] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -93,6 +95,11 @@ def plan_report(page: PlanPage) -> Report:
     """The page's parts in the order in which they are read."""
     leading: list[DataTable | Picture] = [
         DataTable("Ranked plans", [each.cells for each in page.shown], f"{_sentence(page.reasons)} {KEY}"),
+        *(
+            [DataTable("What changes", page.changes, "From today's file to the best plan.")]
+            if page.changes
+            else []
+        ),
         *_steps(page),
         *_memory(page),
         *_scatter(page),

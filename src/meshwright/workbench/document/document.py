@@ -155,7 +155,8 @@ class FrontierMark:
 
 @dataclass(frozen=True)
 class FrontierSection:
-    """Points of two quantities, those that no other beats in both marked as best. Units: s, B, or words."""
+    """Points of two quantities, those that no other beats in both marked as best; `has_diagonal`: with the line on which both
+    are equal. Units: s, B, or words."""
 
     type: ClassVar[str] = "frontier"
     id: str
@@ -166,6 +167,7 @@ class FrontierSection:
     x_unit: str = ""
     y_unit: str = ""
     note: str = ""
+    has_diagonal: bool = False
 
 
 @dataclass(frozen=True)

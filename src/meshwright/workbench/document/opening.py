@@ -66,7 +66,7 @@ def _document(file: Path, cluster: str | ClusterSpec | None, extrapolate: bool) 
         return plan_document(made.predicted)
     if isinstance(found, ModelSpec | ClusterSpec | Profile):
         raise SpecError(f"{file.name} is a {_word(found)}", allowed=ALLOWED, next=f"meshwright show {file}")
-    return subject_document(subject(found))
+    return subject_document(subject(found), file.name)
 
 
 def _folder(folder: Path) -> Document:

@@ -30,12 +30,13 @@ FRAME = ("schema", "meshwright", "wall_s", "explanation", "assumptions")
 
 
 class ResultKind(NamedTuple):
-    """One kind of result: the keys by which it is known, what it is in documents, its sections."""
+    """One kind of result: the keys by which it is known, what it is in documents, its sections and headline numbers."""
 
     keys: frozenset[str]
     kind: DocumentKind
     title: str
     sections: Callable[[Data], Sequence[Section]]
+    figures: Callable[[Data], list[Figure]] = lambda data: []  # beside the plain values that it has
 
 
 def result_document(data: Any, name: str) -> Document:
@@ -46,25 +47,41 @@ def result_document(data: Any, name: str) -> Document:
             allowed="what a command writes with --json, metrics of a training, a plan, a program, a trace",
         )
     found = next((each for each in KINDS if each.keys <= set(data)), None)
-    kind, title, sections = (
-        ("bench", "Result", ()) if found is None else found[1:3] + (_built(found, data, name),)
+    kind, title, scores, sections = (
+        ("bench", "Result", [], ())
+        if found is None
+        else (found.kind, found.title, *_built(found, data, name))
     )
     shown = {
         key: value for key, value in data.items() if key not in FRAME and isinstance(value, str | int | float)
     }
     figures = [
-        Figure(key.removeprefix("num_").removesuffix("_s").replace("_", " "), cell_text(key, value))
+        Figure(_words(key), f"{value:,.0f}" if _is_large(key, value) else cell_text(key, value))
         for key, value in shown.items()
     ]
     return Document(
-        kind, f"{title}: {name}", f"meshwright {data['meshwright']}", figures, _lines(data), sections
+        kind,
+        f"{title}: {name}",
+        f"meshwright {data['meshwright']}",
+        [*scores, *figures],
+        _lines(data),
+        sections,
     )
 
 
-def _built(found: ResultKind, data: Data, name: str) -> Sequence[Section]:
-    """Its sections; what was changed by hand so that parts are missing is the user's to read."""
+def _words(key: str) -> str:
+    """The name of a value: `output_tokens_per_s` as output tokens a second."""
+    return key.removeprefix("num_").replace("_per_s", " a second").removesuffix("_s").replace("_", " ")
+
+
+def _is_large(key: str, value: str | float) -> bool:
+    return key.endswith("_per_s") and isinstance(value, int | float) and 1000 <= value < math.inf
+
+
+def _built(found: ResultKind, data: Data, name: str) -> tuple[list[Figure], Sequence[Section]]:
+    """Its headline numbers and sections; what was changed by hand so that parts are missing is the user's to read."""
     try:
-        return found.sections(data)
+        return found.figures(data), found.sections(data)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise SpecError(
             f"{name} lacks what its kind has ({type(error).__name__}: {error})", next="write it again"
@@ -140,8 +157,9 @@ def _flat(row: Data) -> dict[str, Any]:
 def _load(data: Data) -> list[Section]:
     """Latencies by percentile, and their table."""
     lines, rows = [], []
+    known = [each for each in PERCENTILES if any(each in data[key] for key in LATENCIES)]
     for key, name in LATENCIES.items():
-        told = {each: _finite(data[key].get(each)) for each in PERCENTILES}
+        told = {each: _finite(data[key].get(each)) for each in known}
         points = [(PERCENTILES[each], value) for each, value in told.items() if value is not None]
         rows.append({"time": name, **{each: quantity(value, "s") for each, value in told.items()}})
         if points:
@@ -164,11 +182,36 @@ def _validation(data: Data) -> list[Section]:
         for row in predicted
     ]
     picture = FrontierSection(
-        "scatter", "Predicted against measured", marks, "measured", "predicted", "s", "s"
+        "scatter", "Predicted against measured", marks, "measured", "predicted", "s", "s", has_diagonal=True
     )
     skipped = skipped_table(rows)
     more = [table_of_rows("skipped", "Skipped rows", skipped)] if skipped else []
     return [picture, table_of_rows("rows", "Rows, worst first", row_table(rows)), *more]
+
+
+def _scores(data: Data) -> list[Figure]:
+    """How far the core rows are off, as `validate` tells it."""
+    core = data["summary"]["lines"]["core"]
+    share = {
+        key: quantity(core[key], "share") for key in ("median_error", "coverage", "within_10", "half_width")
+    }
+    found = [
+        Figure(
+            "median error, average over sources",
+            quantity(core["average_median_error"], "share"),
+            f"pooled {share['median_error']}; within 10 %: {share['within_10']} of rows",
+        ),
+        Figure(
+            "measured inside the interval",
+            share["coverage"],
+            f"median half width {share['half_width']} of the prediction",
+        ),
+        Figure("core rows", f"{core['num_rows']:,}", f"{core['num_skipped']:,} of them skipped"),
+    ]
+    if core["memory_error"] is not None:
+        rows = f"{core['num_memory_rows']:,} rows"
+        found.append(Figure("peak memory, median error", quantity(core["memory_error"], "share"), rows))
+    return found
 
 
 def undominated(points: Sequence[tuple[float, float]]) -> set[int]:
@@ -190,5 +233,7 @@ KINDS = (
     ResultKind(frozenset({"schedules", "frontier"}), "sweep", "Schedules", _schedules),
     ResultKind(frozenset({"layouts"}), "load", "Layouts for a load", _layouts),
     ResultKind(frozenset({"ttft_s", "num_requests", "e2e_s"}), "load", "A server under load", _load),
-    ResultKind(frozenset({"rows", "summary"}), "validation", "Predicted against measured", _validation),
+    ResultKind(
+        frozenset({"rows", "summary"}), "validation", "Predicted against measured", _validation, _scores
+    ),
 )

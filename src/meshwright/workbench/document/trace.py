@@ -13,6 +13,7 @@ from meshwright.reports.chart.quantity import quantity
 from meshwright.reports.page.comparison import ComparisonRow, comparison_rows
 from meshwright.reports.page.report import Figure
 from meshwright.reports.trace.timeline import device_labels
+from meshwright.specs.units import counted
 from meshwright.workbench.document.document import (
     Document,
     DocumentKind,
@@ -27,10 +28,10 @@ MOST_WIRED_ROWS = 200_000  # above it a critical path would be found for longer 
 
 
 def subject_document(
-    made: Subject, kind: DocumentKind = "program", *, most_rows: int = MOST_ROWS
+    made: Subject, title: str = "", kind: DocumentKind = "program", *, most_rows: int = MOST_ROWS
 ) -> Document:
     """The document of a program or a schedule, on virtual time. Raises as `simulate`."""
-    return trace_document(simulate(made), made.label, kind, most_rows=most_rows)
+    return trace_document(simulate(made), title or made.label, kind, most_rows=most_rows)
 
 
 def trace_document(
@@ -93,7 +94,8 @@ def _subtitle(trace: Trace) -> str:
     devices = f"{program.num_devices:,} devices" + (
         f", {lists:,} of them different" if lists < program.num_devices else ""
     )
-    return f"{program.num_rows:,} instructions on {devices}; {labels_of(trace)[0]}, {trace.num_iterations} iterations"
+    length = counted(trace.num_iterations, "iteration")
+    return f"{program.num_rows:,} instructions on {devices}; {labels_of(trace)[0]}, {length}"
 
 
 def _wiring(trace: Trace) -> Wiring | None:
