@@ -24,12 +24,12 @@ from meshwright.specs.error import PlanError
 from meshwright.specs.sequence.group_seconds import busy_seconds, circulated_tokens, finish_seconds, imbalance
 from meshwright.specs.sequence.sequence_costs import SequenceCosts
 from meshwright.specs.sequence.sequence_group import GroupedBatch
+from meshwright.systems.sequence.best_fit import packed
 from meshwright.systems.sequence.byte_scale.mechanism import (
     BALANCES,
     ByteScale,
     buckets_of,
     least_offload,
-    packed,
     ranks_of,
     units_of,
 )

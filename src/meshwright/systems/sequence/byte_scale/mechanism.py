@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -13,6 +13,7 @@ from meshwright.specs.error import PlanError
 from meshwright.specs.option import option
 from meshwright.specs.sequence.sequence_costs import SequenceCosts
 from meshwright.specs.sequence.sequence_group import GroupedBatch, SequenceGroup
+from meshwright.systems.sequence.best_fit import packed
 
 BALANCES = ("dp", "pp", "none")
 
@@ -118,23 +119,6 @@ def least_offload(length: int, degree: int, costs: SequenceCosts) -> float:
     """
     room = costs.capacity_tokens * costs.token_bytes
     return min(1.0, max(0.0, (costs.token_bytes - degree * room / length) / costs.offload_bytes))
-
-
-def packed(lengths: Sequence[int], numbers: Sequence[int], capacity: int) -> list[tuple[int, ...]]:
-    """Packs of at most `capacity` tokens: longest first, each where it leaves the least room (best fit decreasing)."""
-    packs: list[list[int]] = []
-    rooms: list[tuple[int, int]] = []  # room and number of every pack that has some
-    for number in sorted(numbers, key=lambda one: (-lengths[one], one)):
-        place = bisect_left(rooms, (lengths[number], -1))
-        if place == len(rooms):
-            room, pack = capacity, len(packs)
-            packs.append([])
-        else:
-            room, pack = rooms.pop(place)
-        packs[pack].append(number)
-        if room > lengths[number]:
-            insort(rooms, (room - lengths[number], pack))
-    return [tuple(pack) for pack in packs]
 
 
 def in_turn(units: Sequence[Unit], num_ranks: int) -> list[SequenceGroup]:

@@ -15,7 +15,8 @@ from meshwright.specs.error import UnknownNameError
 from meshwright.specs.sequence.group_seconds import busy_seconds, finish_seconds
 from meshwright.specs.sequence.sequence_costs import FORWARD_SHARE, SequenceCosts
 from meshwright.specs.sequence.sequence_group import GroupedBatch, SequenceGroup
-from meshwright.systems.sequence.byte_scale.mechanism import ByteScale, packed
+from meshwright.systems.sequence.best_fit import packed
+from meshwright.systems.sequence.byte_scale.mechanism import ByteScale
 from meshwright.systems.sequence.published_lengths import DATA_SETS, KIBI, drawn
 
 # The job: LLaMA-7B on 1,024 devices, 8K tokens each, 32M tokens a step.

@@ -1,0 +1,1 @@
+"""Zeppelin: its card, its mechanism."""
