@@ -19,6 +19,14 @@ FURTHER = {
     "gnn_pipe": {"graph_file", "job", "volume"},
     "redco": {"tasks"},  # what users write: three tasks beside the decoders that the study cuts
     "shallow_again": {"drawn_digits"},  # the images that its study learns from, drawn and not kept
+    "flex_sp": {
+        "bound",  # the closed lower bound beside every result
+        "bucket",  # the two dynamic programs
+        "layout",  # the greedy groups of one micro-batch
+        "published_job",  # the paper's constants, lengths and baselines
+        "running",  # groups of a step that nothing joins
+        "solver",  # the mixed-integer program
+    },
     "galvatron": {
         "cost",  # the cost model of a whole planner, as large as its search
         "layerwise_program",  # a plan that no Plan can say, as a program

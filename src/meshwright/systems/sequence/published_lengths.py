@@ -1,6 +1,7 @@
-"""Lengths with published tails of two data sets, drawn: bins within which their number falls as a power.
+"""Lengths with published bins of three data sets, drawn: in each their number falls as a power that gives its mean.
 
-Both are of ByteScale (Ge et al. 2025, arXiv 2502.21231); systems of the family draw steps of them.
+Two have the tails of ByteScale (Ge et al. 2025, arXiv 2502.21231), one the bins of FlexSP's Wikipedia (Wang et al. 2025,
+arXiv 2412.01523); systems of the family draw steps of them.
 """
 
 from __future__ import annotations
@@ -73,7 +74,30 @@ GITHUB = (
     TailBin(256 * KIBI, 2048 * KIBI, 0.098 - CUT, power_mean(256 * KIBI, 2048 * KIBI, 2 + TAIL)),
     TailBin(2048 * KIBI, 2048 * KIBI, CUT, 2048 * KIBI),
 )
+# Of the million lengths of Wikipedia that FlexSP's authors publish: percent of sequences and of tokens by bins, whose ratio
+# is the mean of a bin over that of all, 1,014; the longest has 1,823,777. From 156 on, so that the median is theirs, 347.
+WIKIPEDIA = tuple(
+    TailBin(low, high, tokens / 100, 1014 * tokens / sequences)
+    for low, high, sequences, tokens in (
+        (156, 4 * KIBI, 95.6, 57.0), (4 * KIBI, 8 * KIBI, 2.80, 15.5), (8 * KIBI, 16 * KIBI, 1.12, 12.3),
+        (16 * KIBI, 32 * KIBI, 0.35, 7.6), (32 * KIBI, 64 * KIBI, 0.10, 4.5), (64 * KIBI, 128 * KIBI, 0.023, 2.0),
+        (128 * KIBI, 1_823_777, 0.005, 1.1),
+    )
+)  # fmt: skip
 DATA_SETS = {"Byted": BYTED, "GitHub": GITHUB}
+
+
+def drawn_sequences(
+    bins: Sequence[TailBin], num_sequences: int, context: int, rng: np.random.Generator
+) -> list[int]:
+    """Lengths of so many sequences, each cut at the context."""
+    shares = np.array([one.tokens / one.mean for one in bins])
+    numbers = np.searchsorted(np.cumsum(shares / shares.sum()), rng.random(num_sequences))
+    places = rng.random(num_sequences)
+    return [
+        min(context, _length(bins[n], place))
+        for n, place in zip(numbers.tolist(), places.tolist(), strict=True)
+    ]
 
 
 def drawn(bins: Sequence[TailBin], num_tokens: int, context: int, rng: np.random.Generator) -> list[int]:

@@ -1,0 +1,1 @@
+"""The system FlexSP: its card, its mechanism."""
