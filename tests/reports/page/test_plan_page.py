@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -89,8 +90,10 @@ def test_nothing_is_fetched_and_the_same_data_give_the_same_page() -> None:
 
 def test_everything_given_is_escaped() -> None:
     plain, evil = parsed(html()), parsed(html(EVIL))
-    # the key of colours may break its line elsewhere, so tags are compared by number
-    assert sorted(tag for tag, _ in plain.tags) == sorted(tag for tag, _ in evil.tags)
+    # the key of colours may break its line elsewhere, so tags are compared by number; bars beside long names are too short
+    # for the numbers in them
+    counts = [Counter(tag for tag, _ in each.tags) for each in (plain, evil)]
+    assert not counts[1] - counts[0] and set(counts[0] - counts[1]) <= {"text"}
     assert not [attrs for _, attrs in evil.tags if "onerror" in attrs]
     assert "".join(evil.words).count(EVIL) >= 12
 
@@ -125,3 +128,10 @@ def test_bars_have_one_scale_and_a_level_at_its_place() -> None:
     assert "most 8 B" in drawn
     thin = scaled_bars_svg({str(place): {"x": 1.0} for place in range(40)})
     assert len(re.findall(r'height="12"', thin)) == 40
+
+
+def test_every_picture_is_drawn_for_a_telephone_too() -> None:
+    drawn = html()
+    assert drawn.count('<figure class="wide broad">') == drawn.count('<figure class="narrow">') == 3
+    narrow = re.findall(r'<figure class="narrow"><svg[^>]* width="(\d+)"', drawn)
+    assert [int(width) for width in narrow] == [358] * 3

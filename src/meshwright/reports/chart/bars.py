@@ -50,7 +50,9 @@ def scaled_bars_svg(
     """
     names = list(dict.fromkeys(name for parts in bars.values() for name in parts))
     left = 14 + CHARACTER_WIDTH * max((len(label) for label in bars), default=1)
-    long = width - 14 - CHARACTER_WIDTH * 9 - left
+    long = max(
+        width - 14 - CHARACTER_WIDTH * 9 - left, width / 3
+    )  # labels may be longer than a telephone is wide
     totals = [sum(parts.values()) for parts in bars.values()]
     longest = max([*totals, *([level[1]] if level else [])], default=0.0) or 1.0
     is_thin = is_scaled and len(bars) > MANY

@@ -111,7 +111,10 @@ def _part(part: DataTable | Picture) -> str:
     """A table or a picture as a section."""
     if isinstance(part, DataTable):
         return _section(part.title, _table(part.rows), part.note)
-    return _section(part.title, f'<figure class="wide">{part.svg}</figure>', part.note)
+    drawn = f'<figure class="wide">{part.svg}</figure>'
+    if part.narrow:
+        drawn = f'<figure class="wide broad">{part.svg}</figure><figure class="narrow">{part.narrow}</figure>'
+    return _section(part.title, drawn, part.note)
 
 
 def _figures(report: Report) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from meshwright.reports.chart.drawing import PAGE
 from meshwright.reports.chart.quantity import quantity
 from meshwright.reports.page.report import DataTable, Figure, Picture, Report
 
-WIDTH, SCATTER_HEIGHT = 1080, 380  # pixels
+WIDTHS, SCATTER_HEIGHT = (1080, 358), 380  # pixels; on a screen, and on a telephone
 REST = "smaller ones"  # where there are more parts than colours
 NO_FLAG = "-"
 NEAR = 1.6  # times the largest peak: a capacity above that would squeeze the picture and is left out
@@ -156,14 +156,15 @@ def _steps(page: PlanPage) -> list[Picture]:
     bars = {each.label: each.parts for each in page.shown if each.parts}
     if not bars:
         return []
-    drawn = scaled_bars_svg(
-        merged(bars), "s", WIDTH, PAGE, "what a step of each plan is made of", standalone=False
+    title = "what a step of each plan is made of"
+    wide, narrow = (
+        scaled_bars_svg(merged(bars), "s", width, PAGE, title, standalone=False) for width in WIDTHS
     )
     note = (
         "Seconds of one step of the busiest device, by what it does; plans by their number in the table. What runs "
         "beside computes does not count, only what computes wait for. Point at a part to see it."
     )
-    return [Picture("Where the step goes", drawn, note)]
+    return [Picture("Where the step goes", wide, note, narrow)]
 
 
 def _memory(page: PlanPage) -> list[Picture]:
@@ -171,9 +172,12 @@ def _memory(page: PlanPage) -> list[Picture]:
     if not page.devices:
         return []
     level = ("a device has", page.capacity_bytes) if page.capacity_bytes else None
-    drawn = scaled_bars_svg(
-        merged({each.name: each.holders for each in page.devices}), "B", WIDTH, PAGE,
-        "memory of every device of the best plan", standalone=False, level=level,
+    wide, narrow = (
+        scaled_bars_svg(
+            merged({each.name: each.holders for each in page.devices}), "B", width, PAGE,
+            "memory of every device of the best plan", standalone=False, level=level,
+        )
+        for width in WIDTHS
     )  # fmt: skip
     number = len(page.devices)
     of = (
@@ -182,7 +186,7 @@ def _memory(page: PlanPage) -> list[Picture]:
         else f"each of the {number} devices of a pipeline holds at its fullest moment; all other devices do as these"
     )
     note = f"Bytes that {of}. What the allocator loses and what the driver takes is not drawn, but kept free."
-    return [Picture("Memory of the best plan", drawn, note)]
+    return [Picture("Memory of the best plan", wide, note, narrow)]
 
 
 def _scatter(page: PlanPage) -> list[Picture]:
@@ -198,13 +202,17 @@ def _scatter(page: PlanPage) -> list[Picture]:
     chart = Chart(
         [*line, *beaten, _cloud("beaten in both by none", front, 0)],
         x_label="seconds of a step", y_label="peak memory", x_unit="s", y_unit="B",
-        levels=_levels(page), width=WIDTH, height=SCATTER_HEIGHT, title="",
+        levels=_levels(page), width=WIDTHS[0], height=SCATTER_HEIGHT, title="",
     )  # fmt: skip
     note = (
         f"The {len(plans)} plans that were simulated. Blue plans are beaten by no other in both step and memory. "
         "Point at a mark to see its plan."
     )
-    return [Picture("Step against memory", chart_svg(chart, PAGE, standalone=False), note)]
+    wide, narrow = (
+        chart_svg(replace(chart, width=width, legend=width == WIDTHS[0]), PAGE, standalone=False)
+        for width in WIDTHS
+    )  # the note says what the colours are, too
+    return [Picture("Step against memory", wide, note, narrow)]
 
 
 def _levels(page: PlanPage) -> list[tuple[str, float]]:

@@ -35,6 +35,7 @@ class Picture:
     title: str
     svg: str
     note: str = ""
+    narrow: str = ""  # the same for a telephone, where one is drawn; else the picture is scrolled there
 
 
 @dataclass(frozen=True)
