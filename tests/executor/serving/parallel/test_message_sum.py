@@ -76,6 +76,17 @@ def test_a_star_waits_for_two_messages_and_a_ring_for_all_of_its_steps(way: str,
     assert waited == [0.25] * 4 * rounds
 
 
+def test_a_rate_is_measured_where_the_large_message_comes_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a busy machine may do: the rate is then that of all of its time, not of next to nothing."""
+    monkeypatch.setattr(MessageSum, "_probe_s", lambda self, num_bytes: 0.03 if num_bytes == 1 else 0.02)
+
+    def work(rank: int, group: dist.ProcessGroupGloo) -> MessageSum:
+        return MessageSum(group, "quickest")
+
+    for found in on_threads(3, work):
+        assert [found.way_of(num_bytes) for num_bytes in (64, 10**12)] == ["star", "ring"]
+
+
 def test_the_quickest_is_chosen_alike_by_what_messages_take() -> None:
     """A latency of 30 ms between three: small terms as a star; at any rate a term of a terabyte around the ring."""
 

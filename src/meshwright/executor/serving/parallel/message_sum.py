@@ -112,9 +112,9 @@ class MessageSum:
         found = torch.zeros(2, dtype=torch.float64)
         if self.rank < 2 <= self.size:
             small_s, large_s = (self._probe_s(num_bytes) for num_bytes in (1, PROBE_BYTES))
-            found[:] = torch.tensor(
-                [small_s, PROBE_BYTES / max(large_s - small_s, 1e-9)], dtype=torch.float64
-            )
+            # on a busy machine the large one may come sooner: then all of its time counts as that of its bytes
+            bytes_s = large_s - small_s if large_s > small_s else large_s
+            found[:] = torch.tensor([small_s, PROBE_BYTES / bytes_s], dtype=torch.float64)
         if self.rank == ROOT:
             for work in [self._group.send([found], rank, PROBE_TAG) for rank in range(1, self.size)]:
                 work.wait()
