@@ -15,6 +15,7 @@ from meshwright.api.servings.language_model import LLM, GeneratedText
 from meshwright.api.servings.loading_server import bench_serve
 from meshwright.api.servings.serving import serve
 from meshwright.api.subjects.diagnosing import Finding, doctor
+from meshwright.api.subjects.grouping import plan_groups, simulate_groups
 from meshwright.api.subjects.loading import find, load
 from meshwright.api.subjects.schedule_comparison import compare_schedules
 from meshwright.api.subjects.schedule_execution import execute_schedule
@@ -58,11 +59,13 @@ __all__ = [
     "lower",
     "pareto",
     "plan",
+    "plan_groups",
     "plan_load",
     "run_job",
     "run_training",
     "serve",
     "simulate",
+    "simulate_groups",
     "solve",
     "subject",
     "train",

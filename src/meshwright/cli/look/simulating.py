@@ -17,6 +17,7 @@ from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result
 from meshwright.cli.look.schedule_table import TABLE_FORMS, is_table, schedule_table
 from meshwright.cli.look.subject_option import ScheduleCounts, one_of
+from meshwright.cli.view.grouping_view import grouping_result
 from meshwright.cli.view.trace_view import TRACE_FORMS, trace_figures, trace_result
 from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.error import SpecError
@@ -99,6 +100,13 @@ def simulate(
             help="Of a plan: documents of these lengths are in its sequences (token shards, a file).",
         ),
     ] = None,
+    sequence_groups: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sequence-groups",
+            help="Of a plan: drawn batches whose sequences these algorithms put into groups of ranks.",
+        ),
+    ] = None,
 ) -> Result:
     """Run a plan, a program or a schedule on virtual time, and draw it.
 
@@ -109,6 +117,16 @@ def simulate(
         raise SpecError(f"--iterations {iterations}", allowed="1 or more")
     choices: dict[str, Any] = {**asdict(counts), "times": timing.times, "comm": timing.comm}
     names = schedule or []
+    known = None if profile is None else Profile.load(profile)
+    if sequence_groups:
+        out.check_form(())
+        if what is None:
+            raise SpecError("--sequence-groups without a plan", next="give a plan's file")
+        return grouping_result(
+            api.simulate_groups(
+                what, sequence_groups, lengths=lengths, cluster=cluster, profile=known, extrapolate=extrapolate, seed=out.seed
+            )
+        )  # fmt: skip
     given = one_of(what, names[0] if names else None)
     if what is None and is_table(names, memory_cap):
         out.check_form(TABLE_FORMS)
@@ -133,7 +151,7 @@ def simulate(
         plan = other.of_plan(plan) if other.variant else plan
         subject = api.subject(
             plan, **choices, cluster=cluster, extrapolate=extrapolate, segments=segments, lengths=lengths,
-            profile=None if profile is None else Profile.load(profile),
+            profile=known,
         )  # fmt: skip
     return trace_result(api.simulate(subject, iterations=iterations), subject)
 

@@ -31,6 +31,7 @@ from meshwright.cli.plan.report import Shown, plans_report
 from meshwright.cli.plan.solving import frontier_result, solution_result
 from meshwright.cli.plan.view import assumed_lines, explained, plans_data, plans_view, told_lines
 from meshwright.cli.view.advice_view import change_figures
+from meshwright.cli.view.grouped_plans_view import grouped_result
 from meshwright.cli.view.load_view import load_result
 from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
 from meshwright.interop.plan_difference import OptionChange
@@ -90,6 +91,13 @@ def plan(
         str | None, typer.Argument(help="What it runs on: 8x8xH100, 16384xH100, or a .toml file.")
     ] = None,
     failures: Failures | None = None,
+    sequence_groups: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sequence-groups",
+            help="With --lengths: plans whose sequences these algorithms put into groups of ranks that change by step.",
+        ),
+    ] = None,
 ) -> Result:
     """Search every plan that a cluster allows: the fastest that fit, with step, memory and reasons. Nothing fits: exit 3.
 
@@ -100,6 +108,10 @@ def plan(
     if load.requests is not None:
         out.check_form((".svg", ".toml"))
         return _for_load(out, (model, cluster), load, request, asked, selection)
+    if sequence_groups:
+        if today.like is not None or model is None or cluster is None:
+            raise PlanError("--sequence-groups without MODEL and CLUSTER", allowed="them, and --lengths")
+        return grouped_result(out, model, asked.on(cluster), sequence_groups, request, selection.top)
     asked.check(request, today.like is not None)
     limits = request.keywords()
     if other.variant:

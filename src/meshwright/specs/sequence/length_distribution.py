@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -54,6 +54,18 @@ class LengthDistribution:
             problem = f"a sequence of {int(found.min())} tokens" if len(found) else "no sequences"
             raise SpecError(f"{name} has {problem}", allowed="one sequence or more, of a token or more")
         return cls(*np.unique(found, return_counts=True), name)
+
+    @classmethod
+    def of_pairs(cls, pairs: Sequence[tuple[int, float]], name: str = "lengths") -> LengthDistribution:
+        """Of lengths with shares of sequences, as `kept` gives them."""
+        lengths, shares = (np.array(column) for column in zip(*sorted(pairs), strict=True))
+        counts = np.maximum(1, np.rint(shares * 10**SHARE_DIGITS)).astype(np.int64)
+        return cls(lengths.astype(np.int64), counts, name)
+
+    def drawn(self, number: int, seed: int) -> tuple[int, ...]:
+        """So many sequences, drawn by their shares; the same for the same seed."""
+        shares = self.counts / self.counts.sum()
+        return tuple(np.random.default_rng(seed).choice(self.lengths, number, p=shares).tolist())
 
     @property
     def num_sequences(self) -> int:

@@ -1,0 +1,1 @@
+"""Plans whose sequences are in groups of ranks that change by step."""
