@@ -6,6 +6,7 @@ from meshwright.api.exchange.importing import compare_log, compare_profile, impo
 from meshwright.api.exchange.learning import calibrate_runs
 from meshwright.api.exchange.plan_verbs import Plan
 from meshwright.api.exchange.validating import validate_training, validate_unseen
+from meshwright.api.groupings.grouping import plan_groups, simulate_groups
 from meshwright.api.loads.comparing_load import compare_load
 from meshwright.api.loads.planning_load import plan_load
 from meshwright.api.plans.checking import Check, check
@@ -15,7 +16,6 @@ from meshwright.api.servings.language_model import LLM, GeneratedText
 from meshwright.api.servings.loading_server import bench_serve
 from meshwright.api.servings.serving import serve
 from meshwright.api.subjects.diagnosing import Finding, doctor
-from meshwright.api.subjects.grouping import plan_groups, simulate_groups
 from meshwright.api.subjects.loading import find, load
 from meshwright.api.subjects.schedule_comparison import compare_schedules
 from meshwright.api.subjects.schedule_execution import execute_schedule

@@ -1,0 +1,1 @@
+"""Steps whose sequences are in groups of ranks that change: planned and simulated."""
