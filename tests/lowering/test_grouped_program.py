@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from meshwright.costs.fixed_costs import FixedCosts
+from meshwright.ir.judge import metrics
 from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
@@ -107,10 +108,51 @@ def test_what_groups_do_not_go_with_is_refused_by_name(choices: dict[str, object
         grouped_program(grouped_plan(num_ranks=4, **choices), WHOLE)
 
 
-def test_groups_that_offload_are_refused_as_no_program_does_it() -> None:
-    groups = replace(WHOLE, groups=tuple(one._replace(offload=0.5) for one in WHOLE.groups))
-    with pytest.raises(PlanError, match="offloads what it keeps"):
-        grouped_program(grouped_plan(num_ranks=4), groups)
+@pytest.mark.parametrize("choices", [{}, {"recompute": "selective"}, {"split_backward": True}])
+def test_what_groups_offload_is_stored_behind_its_forward_and_loaded_ahead_of_its_backward(
+    choices: dict[str, object],
+) -> None:
+    half, whole = (replace(WHOLE, groups=(WHOLE.groups[0]._replace(offload=share),)) for share in (0.5, 1.0))
+    counts = []
+    for groups in (WHOLE, half, whole):
+        program = program_of(groups, "deep", **choices)
+        for host in HOSTS:
+            verify(program, host)
+        names = [program.tables.effects[e].name for e in program.columns.effect.tolist()]
+        counts.append(names.count("STORE_SAVED"))
+        assert names.count("LOAD_SAVED") == counts[-1]
+    assert counts[0] == 0 < counts[1] < counts[2]
+
+
+def test_what_is_offloaded_leaves_the_device_and_costs_its_way() -> None:
+    long = GroupedBatch((4096,), 2, (SequenceGroup((0, 1), (0,)),))
+    whole = replace(long, groups=(long.groups[0]._replace(offload=1.0),))
+    here, program = (program_of(groups, "deep") for groups in (long, whole))
+    t, c = program.tables, program.columns
+    saved = next(row.by_index for row in t.value_bytes if row.kind == "saved")
+    names = np.array([effect.name for effect in t.effects])[c.effect]
+    for row in np.flatnonzero(np.isin(names, ["STORE_SAVED", "LOAD_SAVED"])).tolist():
+        work = t.works[c.work[row]]
+        moved = saved[c.stage[row]] * t.microbatches[c.microbatch[row]].tokens
+        assert work.bytes == pytest.approx(moved) and work.operators[0].kind == "host_copy"
+    costs = FixedCosts.from_times(1.0, 1.0, 1.0)
+    before, behind = (metrics.peak_bytes(simulate_program(each, costs, costs)) for each in (here, program))
+    assert behind < 0.6 * before
+
+
+def test_a_load_that_is_left_out_is_refused() -> None:
+    program = program_of(replace(WHOLE, groups=(WHOLE.groups[0]._replace(offload=1.0),)), "deep")
+    names = np.array([effect.name for effect in program.tables.effects])[program.columns.effect]
+    left_out = int(np.flatnonzero(names == "LOAD_SAVED")[1])
+    kept = np.delete(np.arange(program.num_rows), left_out)
+    with pytest.raises(MeshwrightError):
+        verify(program.reordered(kept, program.offsets - (program.offsets > left_out)))
+
+
+def test_what_is_recomputed_whole_offloads_nothing() -> None:
+    groups = replace(WHOLE, groups=(WHOLE.groups[0]._replace(offload=1.0),))
+    with pytest.raises(PlanError, match="offloads"):
+        program_of(groups, recompute="full")
 
 
 @settings(max_examples=15, deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,6 +72,23 @@ def test_ranks_divide_the_state_of_the_optimizer(choices: dict[str, Any], gloo_p
     for name in ("uneven", "idle"):
         plan = grouped_plan(sharding="zero1", **choices)
         check(plan, CASES[name], trained(plan, CASES[name], gloo_pool), GRADIENTS, AFTER_ADAMW)
+
+
+@pytest.mark.parametrize("choices", always([{}, {"recompute": "selective"}, {"split_backward": True}], {0}))
+@pytest.mark.parametrize("model", always(["deep", "gpt", "mixtral"], {0}))
+def test_what_forwards_keep_may_wait_at_the_host(
+    model: str, choices: dict[str, Any], gloo_pool: Pool
+) -> None:
+    shares = (1.0, 0.5, 0.0, 1.0, 0.3, 0.7)
+    uneven = CASES["uneven"]
+    groups = replace(
+        uneven,
+        groups=tuple(g._replace(offload=share) for g, share in zip(uneven.groups, shares, strict=True)),
+    )
+    plan = grouped_plan(model, **choices)
+    result = trained(plan, groups, gloo_pool)
+    check(plan, groups, result, GRADIENTS, AFTER_ADAMW)
+    assert any(row.name == "LOAD_SAVED" for row in result.trace.program.instructions(0))
 
 
 @pytest.mark.parametrize("name", always(["2, 1, 1", "uneven"], {0}))

@@ -11,6 +11,7 @@ from meshwright.executor.handlers import (
     step_handler,
     vocabulary_handler,
 )
+from meshwright.executor.handlers.offload import offload_handler
 from meshwright.executor.rank import exchange_handler
 from meshwright.executor.rank.handler import Handlers, joined
 
@@ -21,6 +22,7 @@ CORE_HANDLERS: Handlers = joined(
     relay_handler.HANDLERS,
     score_handler.HANDLERS,
     group_handler.HANDLERS,
+    offload_handler.HANDLERS,
     step_handler.HANDLERS,
     vocabulary_handler.HANDLERS,
 )

@@ -15,19 +15,22 @@ from torch.autograd.graph import GradientEdge
 
 from meshwright.executor.ops.fetched_again import FetchedAgain
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue
+from meshwright.executor.state.held_tensors import HeldTensors
 
 
 class SavedForward:
     """The graph of one forward. ``ends``: where it ends, in the order of its outputs (None: no gradient goes through one), or
-    in the loss alone. ``again``: the place of an operand that is fetched once more for the backward."""
+    in the loss alone. ``again``: the place of an operand that is fetched once more for the backward. ``held``: what the graph
+    keeps, where it leaves the device meanwhile."""
 
-    __slots__ = ("queue", "ends", "taken", "again")
+    __slots__ = ("queue", "ends", "taken", "again", "held")
 
     def __init__(self, queue: WeightGradientQueue) -> None:
         self.queue = queue
         self.ends: tuple[Any, ...] | None = None
         self.taken: tuple[Tensor | None, ...] = ()
         self.again: FetchedAgain | None = None
+        self.held: HeldTensors | None = None
 
     def begin(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The inputs as the graph has them."""

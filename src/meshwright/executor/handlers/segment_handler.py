@@ -23,6 +23,7 @@ from meshwright.executor.ops.fetched_again import fetching_again
 from meshwright.executor.ops.weight_gradient_queue import WeightGradientQueue, deferring, registering
 from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.handler import Row
+from meshwright.executor.state.held_tensors import HeldTensors
 from meshwright.ir.core_vocabulary import REMADE, SAVED
 from meshwright.stage.chain.chain import LOSS
 from meshwright.stage.relay.rounds import AGAIN
@@ -70,13 +71,23 @@ def _forward(
     fetched = own.fetched_again
     watching = contextlib.nullcontext() if fetched is None else fetching_again(values[fetched])
     data = context.training.microbatch_data(row.microbatch, row.part, context.device)
-    with registering(saved.queue), watching as saved.again:
+    with registering(saved.queue), _holding(context, row, own, saved), watching as saved.again:
         made = run_segment(context.training.stages[own.stage], own.segment, data, values)
     if LOSS in made:
         saved.close_in_loss(made[LOSS])
     else:
         saved.close(*(made[name] for name in own.segment.writes if own.has_gradient(name)))
     return made, saved
+
+
+def _holding(
+    context: Context, row: Row, own: StageSegment, saved: SavedForward
+) -> contextlib.AbstractContextManager[Any]:
+    """A context in which what the graph keeps is held apart, where it is to leave the device."""
+    if (row.stage, row.microbatch) not in context.training.stored:
+        return contextlib.nullcontext()
+    saved.held = HeldTensors(context.training.stages[own.stage].parameters())
+    return saved.held.watching()
 
 
 def _outputs(row: Row, own: StageSegment, values: dict[str, Tensor], saved: SavedForward) -> Sequence[Any]:

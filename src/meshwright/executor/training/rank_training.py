@@ -46,6 +46,7 @@ from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.executor.training.visited_share import visited_shares
 from meshwright.ir.core_vocabulary import HOST_STATE, MASTER_COPY, STORE_STATE, UNSHARD
 from meshwright.ir.program import Program
+from meshwright.lowering.sequence.group_offload import stored_segments
 from meshwright.specs.model.adaptation import LORA_A, LORA_B
 from meshwright.specs.model.layers import stage_layers
 from meshwright.stage.chain.parameters import is_of_experts
@@ -97,6 +98,7 @@ class TrainingState:
             if name == "REDUCE_GRAD"
         }
         self.groups = self._groups(reduced)
+        self.stored = stored_segments(program, rank)
         self.closed = last_contributions(program, own, self._stages_of)
         self.visited = visited_shares(program)
         self.loss: Tensor | None
@@ -118,7 +120,7 @@ class TrainingState:
         self.program = program
         assert isinstance(self.data, GroupData) and training.groups is not None, "only groups change by step"
         self.data = GroupData(self.training, program, training.groups, self.data.source)
-        self.segments = self._segments()
+        self.segments, self.stored = self._segments(), stored_segments(program, self.rank)
         own = range(int(program.offsets[self.rank]), int(program.offsets[self.rank + 1]))
         self.closed = last_contributions(program, own, self._stages_of)
         self.visited = visited_shares(program)

@@ -12,6 +12,7 @@ from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.lowering.segment.chain_rows import ChainRows
 from meshwright.lowering.segment.refine import Refine, StageRows
 from meshwright.lowering.segment.relay_rows import BEHIND_STEP, OF_STEP
+from meshwright.lowering.sequence.group_offload import host_bytes, host_works, offload_of
 from meshwright.lowering.sequence.group_rows import GroupHops
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.layers import StageLayers
@@ -111,7 +112,10 @@ def segmented(lowering: Lowering) -> Pass:
         else:
             steps = tuple(each.part.degree for each in groups.microbatches)
             made = GroupHops(groups)(Refine(stages, steps)(program))
-        return made.with_tables(value_bytes=tuple(_value_bytes(lowering, stages, program)))
+            chain = stages[0].rows.chain
+            made = offload_of(groups, chain, kept_bytes(lowering.plan, lowering.stages[0], chain))(made)
+        sizes = tuple(_value_bytes(lowering, stages, program))
+        return made.with_tables(value_bytes=sizes if groups is None else (*sizes, *host_bytes(sizes)))
 
     return refine
 
@@ -149,6 +153,10 @@ def works_of_groups(lowering: Lowering, program: Program, groups: GroupedBatch) 
         for number, own in enumerate(packed_works(plan, chain.with_steps(part.degree), part))
         for name, work in own.items()
     }
+    kept = kept_bytes(plan, layers, chain)
+    for part, kind in numbers.items():
+        moved = host_works(kept, part.num_tokens, plan.dtype)
+        found |= {(name, number, kind): work for (name, number), work in moved.items()}
     return with_works_of_kinds(program, kinds, found)
 
 

@@ -55,7 +55,8 @@ def check_groups(plan: Plan, groups: GroupedBatch) -> None:
         CANONICAL: plan.options_of(CANONICAL) is not None,
         CONNECT_STAGES: plan.connects_stages,
         OFFLOAD: plan.options_of(OFFLOAD) is not None,
-        "a group that offloads what it keeps": any(group.offload for group in groups.groups),
+        "a group that offloads, recompute = full": plan.recompute == "full"
+        and any(g.offload for g in groups.groups),
     }
     for name in (name for name, is_there in beside.items() if is_there):
         raise PlanError(

@@ -32,7 +32,7 @@ Differs:    1. The paper hides its devices. Layer times are its own, which are o
             7. Remote loading is a term of its own: without it every node reads all tokens of a step before the step, at the
             rate that tokenizers tell. Nothing else of the data's way is modelled.
             8. Models beyond 7B are left out: no layer times of them are published.
-            9. Programs of groups offload nothing yet and refuse groups that do; costs fitted to plans have no rate for it.
+            9. Programs of groups offload whole segments, to the nearest of the share; costs fitted to plans have no rate.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What forwards keep, stored at the host and loaded again."""
