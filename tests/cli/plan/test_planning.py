@@ -153,6 +153,24 @@ def test_a_vocabulary_that_does_not_divide_is_said(run: Runner) -> None:
     assert "50257 does not divide" in run(*SMALL, "--top", 1, "--explain").stdout
 
 
+def test_a_microbatch_is_fixed_as_tables_say_it(run: Runner) -> None:
+    said, meant = (
+        run(*SMALL, "--top", 1, "--json", "--fix", f"{name}=4").data for name in ("micro", "microbatch_size")
+    )
+    assert said["plans"] == meant["plans"] and "microbatch_size = 4" in said["plans"][0]["plan"]
+
+
+def test_a_plan_of_a_file_s_cluster_says_how_it_is_taken(run: Runner, tmp_path: Path) -> None:
+    assert run("show", "8xH100", "-o", tmp_path / "as_named.toml").code == 0
+    own = tmp_path / "ours.toml"
+    own.write_text((tmp_path / "as_named.toml").read_text().replace('"8xH100"', '"ours"'))
+    job = (SMALL[0], SMALL[1], *SMALL[3:], "--top", 1, "-o", tmp_path / "best.toml")
+    for file, is_told in ((own, True), (tmp_path / "as_named.toml", False)):
+        ran = run(*job[:2], file, *job[2:])
+        assert ran.code == 0 and (f"--cluster {file}" in " ".join(ran.stderr.split())) == is_told
+    assert run("simulate", tmp_path / "best.toml").code == 0
+
+
 def test_what_is_fixed_twice_over_may_be_said_in_one_or_more_options(run: Runner) -> None:
     fixed = (
         "--fix",

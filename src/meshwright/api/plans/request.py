@@ -18,6 +18,7 @@ from meshwright.specs.units import parse_bytes, parse_seconds, parse_sequence, p
 
 BETWEEN = re.compile(r"\+(?![^(]*\))")  # several values; not within options of a name
 RISK = 0.0  # that the first plan does not fit, where nobody says: its memory does at the upper end of its interval
+AS_IN_TABLES = {"micro": "microbatch_size"}  # what plans are called there -> what it is
 TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 
@@ -32,12 +33,14 @@ def all_words_of(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def fixed_of(given: Sequence[str]) -> Mapping[str, Any]:
-    """NAME=VALUE pairs, with numbers and yes or no read as such."""
+    """NAME=VALUE pairs, with numbers and yes or no read as such; `micro`, as tables of plans say it, is the microbatch's
+    size."""
     found: dict[str, Any] = {}
     for pair in all_words_of(given):
         name, equals, value = pair.partition("=")
         if not equals or not name or not value:
             raise SpecError(f"--fix {pair!r}", allowed="NAME=VALUE, such as tp=8,pp=4")
+        name = AS_IN_TABLES.get(name, name)
         if found.get(name, value) != value and str(found[name]) != value:
             raise SpecError(
                 f"--fix says {name}={found[name]} and {name}={value}", allowed="one value for each name"

@@ -43,7 +43,8 @@ from meshwright.reports.page.report import Report
 from meshwright.serving.fleet.saved_serving import SavedServing
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
-from meshwright.specs.error import PlanError
+from meshwright.specs.cluster.source import Cluster
+from meshwright.specs.error import PlanError, SpecError, UnknownNameError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.option import option
 
@@ -138,6 +139,8 @@ def plan(
             return _solved(wanted, where, asked, {"seq": None, **job}, selection)
         found = api.plan(wanted, where, **job)
         ours = own_search(wanted, where, job)
+    if out.path is not None and out.path.suffix == ".toml" and str(cluster).endswith(".toml"):
+        _note_cluster(out, found[0].plan.cluster, str(cluster))
     shown = selection.of(found, of_others=ours is not None)
     where = calibrated_cluster(where, limits.get("profile"))
     limit = limits.get("max_memory_bytes")
@@ -157,6 +160,16 @@ def plan(
         explanation=[*details(found, shown), *explained(data)],
         took=took(found),
     )  # fmt: skip
+
+
+def _note_cluster(out: Output, name: str, file: str) -> None:
+    """Say how the file of a plan is taken whose cluster has a name that says nothing without its own file."""
+    try:
+        Cluster(name)
+    except (SpecError, UnknownNameError):
+        out.note(
+            f"the plan keeps the name of its cluster only: simulate, view and check it with --cluster {file}"
+        )
 
 
 def _for_load(
