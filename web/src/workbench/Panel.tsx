@@ -41,7 +41,10 @@ export function Panel(props: PanelProps) {
         </p>
       </fieldset>
       {isServing ? <ServeControls props={props} /> : <TrainControls props={props} />}
-      <p class="actions search"><button type="button" class="main" disabled={props.isPlanning} onClick={props.onPlan}>Plan: search for the best</button></p>
+      <div class="search">
+        <p class="actions"><button type="button" class="main" disabled={props.isPlanning} onClick={props.onPlan}>Plan: search for the best</button></p>
+        {!isServing && words.like && <p class="hint">It tells what would change in the script that was pasted.</p>}
+      </div>
     </form>
   );
 }
