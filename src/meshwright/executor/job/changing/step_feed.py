@@ -65,6 +65,7 @@ class StepFeed:
             )
             self.steps.pop(iteration - 1, None)
             self._turn.notify()
+        step_file(self._folder, iteration).unlink(missing_ok=True)  # all ranks have read it
 
     def _asked(self, iteration: int, observations: tuple[StepSeconds, ...]) -> ControlledStep:
         made = self._controller.next(self._first_step + iteration, observations)
