@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from tests.executor.token_data import shards_of
 
-from meshwright import api
+from meshwright import api, catalog
 from meshwright.api.trainings.training import Training
 from meshwright.executor.job.pool import Pool
 from meshwright.specs import Cluster, ModelSpec, Plan, PlanError, SpecError, Workload
+from meshwright.specs.sequence.static_groups import STATIC
 from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.specs.training.source import Source
 
@@ -49,6 +50,13 @@ def test_any_groups_give_the_same_losses(shards: Path, gloo_pool: Pool) -> None:
     assert len({step.predicted_s for step in whole.metrics}) > 1
     # what is set beside the measured step is the last one
     assert whole.trace is not None and whole.predicted.digest == whole.trace.digest
+
+
+@pytest.mark.parametrize("name", [name for name in catalog.slot_names("sequence_groups") if name != STATIC])
+def test_every_algorithm_trains_the_same(name: str, shards: Path, gloo_pool: Pool) -> None:
+    found, expected = (trained(shards, each, gloo_pool, 2) for each in (name, STATIC))
+    assert found.result.losses == pytest.approx(expected.result.losses, rel=SAME)
+    assert found.trace is not None and found.predicted.digest == found.trace.digest
 
 
 def test_a_training_that_goes_on_has_the_same_batches(shards: Path, tmp_path: Path, gloo_pool: Pool) -> None:
