@@ -31,8 +31,18 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shards_of(tmp_path_factory.mktemp("grouped"), documents).folder
 
 
-def trained(shards: Path, groups: str, pool: Pool, steps: int = STEPS, **given: Any) -> Training:
-    plan = Plan.of(MODEL, Cluster.detect(4), Workload(8, CONTEXT), dp=4, microbatch_size=1, dtype="float64")
+def trained(
+    shards: Path, groups: str, pool: Pool, steps: int = STEPS, sharding: str = "none", **given: Any
+) -> Training:
+    plan = Plan.of(
+        MODEL,
+        Cluster.detect(4),
+        Workload(8, CONTEXT),
+        dp=4,
+        microbatch_size=1,
+        dtype="float64",
+        sharding=sharding,
+    )
     return api.run_training(
         plan, source=Source(shards), iterations=steps, sequence_groups=groups, device="cpu", pool=pool,
         measures_memory=False, **given,
@@ -50,6 +60,12 @@ def test_any_groups_give_the_same_losses(shards: Path, gloo_pool: Pool) -> None:
     assert len({step.predicted_s for step in whole.metrics}) > 1
     # what is set beside the measured step is the last one
     assert whole.trace is not None and whole.predicted.digest == whole.trace.digest
+
+
+def test_state_may_be_divided(shards: Path, gloo_pool: Pool) -> None:
+    name = "static(adapts=True)"
+    whole, divided = (trained(shards, name, gloo_pool, 3, sharding) for sharding in ("none", "zero1"))
+    assert divided.result.losses == pytest.approx(whole.result.losses, rel=SAME)
 
 
 @pytest.mark.parametrize("name", [name for name in catalog.slot_names("sequence_groups") if name != STATIC])
@@ -90,7 +106,7 @@ def test_what_groups_do_not_go_with_is_refused(shards: Path, given: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("choices", "said"), [({"dp": 2, "pp": 2}, "pp"), ({"dp": 4, "sharding": "zero1"}, "sharding")]
+    ("choices", "said"), [({"dp": 2, "pp": 2}, "pp"), ({"dp": 4, "sharding": "zero3"}, "sharding")]
 )
 def test_plans_without_groups_are_refused(shards: Path, choices: dict[str, Any], said: str) -> None:
     plan = Plan.of(MODEL, Cluster.detect(4), Workload(8, CONTEXT), microbatch_size=1, **choices)

@@ -19,7 +19,7 @@ from meshwright.specs.plan.workload import Workload
 from meshwright.specs.sequence.length_distribution import LengthDistribution
 from meshwright.specs.sequence.sequence_group import SequenceGrouping
 
-SHARDINGS, RECOMPUTES = ("none", "zero3"), ("none", "full")  # that are tried where nobody decided
+SHARDINGS, RECOMPUTES = ("zero1", "zero3"), ("none", "full")  # that are tried where nobody decided
 DECIDED = ("dp", "cp", "pp", "microbatch_size", "schedule", "num_chunks")  # which groups leave no choice of
 
 
@@ -78,5 +78,4 @@ def _candidates(model: ModelSpec, cluster: ClusterSpec, fixed: Mapping[str, Any]
     values = [[fixed[name]] if name in fixed else every for name, every in open_choices.items()]
     rest = {name: value for name, value in fixed.items() if name not in open_choices}
     for tp, sharding, recompute in itertools.product(*values):
-        more = {"sequence_parallel": True} if tp > 1 and "sequence_parallel" not in rest else {}
-        yield {**rest, **more, "tp": tp, "sharding": sharding, "recompute": recompute}
+        yield {**rest, "tp": tp, "sharding": sharding, "recompute": recompute}
