@@ -118,3 +118,21 @@ def test_a_name_nobody_knows_is_refused(shards: Path) -> None:
     plan = Plan.of(MODEL, Cluster.detect(4), Workload(8, CONTEXT), dp=4, microbatch_size=1)
     with pytest.raises(PlanError, match="statik"):
         api.run_training(plan, data=shards, iterations=2, sequence_groups="statik", device="cpu")
+
+
+def test_a_plan_of_lengths_is_predicted_for_what_is_read(
+    shards: Path, tmp_path: Path, gloo_pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Packed documents that are masked take less attention; bytes of a text have no documents."""
+    (tmp_path / "text.txt").write_text("a few words. " * 400)
+    model = ModelSpec.decoder(2, 32, 2, max_sequence_length=CONTEXT, vocabulary_size=256, name="small")
+    work = Workload(8, CONTEXT, ((8, 0.5), (CONTEXT, 0.5)))
+    plan = Plan.of(model, Cluster.detect(4), work, dp=4, microbatch_size=1)
+    told = []
+    for data in (shards, tmp_path / "text.txt"):
+        done = api.run_training(
+            plan, data=data, iterations=2, device="cpu", pool=gloo_pool, measures_memory=False
+        )
+        told.append("drawn_steps_s" in done.predicted.metadata)
+        assert ("predicted without them" in caplog.text) == (data != shards)
+    assert told == [True, False]

@@ -147,7 +147,7 @@ def job_of(
         seed=resumed.seed, first_step=resumed.step, layer_edges=layer_edges(plan),
         layout=TensorLayout.of(own), data_axes=data_axes(own), groups=None if first is None else first.groups,
         learning_rate=rates, first_sample=resumed.samples, records_parameters=not is_launched,
-        source=_with_their_tokenizer(source),
+        source=with_their_tokenizer(source),
     )  # fmt: skip
     files, path = {"plan.toml": plan_text(plan)}, str(resumed.path or "")
     program = place.whole_stages() if told.exchanges_inside else place.program
@@ -199,7 +199,7 @@ def prepare(job: Any, said: Callable[[str], None]) -> None:
         check_same_data(job.checkpoints, training, source.name, warns=False)
 
 
-def _with_their_tokenizer(source: Source) -> Source:
+def with_their_tokenizer(source: Source) -> Source:
     """Weights that come with a tokenizer were trained on its tokens, so it is taken where none is named."""
     from meshwright.executor.data.data_source import is_sharded
 

@@ -148,7 +148,10 @@ def run_training(
     wanted, said = source or Source(data), said or _nothing
     if sequence_groups:
         check_grouped(sequence_groups, length, wanted, launch, profiler)
-    place = place_of(_with_recipe(what, recipe), cluster, profile, device, None if launch is None else 1)
+    chosen = (
+        _as_read(_with_recipe(what, recipe), wanted) if not sequence_groups else _with_recipe(what, recipe)
+    )
+    place = place_of(chosen, cluster, profile, device, None if launch is None else 1)
     ready = ready_training(
         place, length, recipe, wanted, checkpoints, first_step, seed, launch, sequence_groups, said
     )
@@ -165,6 +168,23 @@ def run_training(
             progress=ready.meter(job).follow(tell), duration_s=seconds, controller=ready.grouped,
         )  # fmt: skip
     return _trained(ready, result, seen)
+
+
+def _as_read(made: Plan | Subject, source: Source) -> Plan | Subject:
+    """What is trained, without lengths of documents where the data have none that attention stays within: its prediction
+    would be of another step."""
+    from meshwright.api.trainings.job import with_their_tokenizer
+    from meshwright.executor.data.data_source import masks_documents
+
+    plan = made if isinstance(made, Plan) else made.plan
+    if plan is None or not plan.workload.lengths or masks_documents(with_their_tokenizer(source)):
+        return made
+    logger.warning(
+        "the plan has lengths of documents, and %s has no documents that attention stays within (it is read as bytes, or "
+        "--no-document-mask was given): its step is predicted without them",
+        source.name,
+    )
+    return plan.changed(workload=replace(plan.workload, lengths=()))
 
 
 def _trained(ready: ReadyTraining, result: JobResult, seen: Sequence[StepMetrics]) -> Training:

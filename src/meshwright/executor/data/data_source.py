@@ -53,6 +53,13 @@ def has_documents(source: Source) -> bool:
     return source.document_mask and is_sharded(source)
 
 
+def masks_documents(source: Source) -> bool:
+    """Will documents be masked, once it is prepared? Not those of text that is read as bytes. Raises SpecError."""
+    return source.document_mask and (
+        is_sharded(source) or source.tokenizer is not None or _needs_shards(source)
+    )
+
+
 def prepared_source(
     source: Source, folder: str | Path | None = None, progress: Callable[[float], None] | None = None
 ) -> Source:
