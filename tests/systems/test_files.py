@@ -20,7 +20,6 @@ FURTHER = {
     "redco": {"tasks"},  # what users write: three tasks beside the decoders that the study cuts
     "shallow_again": {"drawn_digits"},  # the images that its study learns from, drawn and not kept
     "flex_sp": {
-        "bound",  # the closed lower bound beside every result
         "bucket",  # the two dynamic programs
         "layout",  # the greedy groups of one micro-batch
         "published_job",  # the paper's constants, lengths and baselines

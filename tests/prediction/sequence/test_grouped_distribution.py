@@ -13,8 +13,9 @@ from meshwright.prediction.sequence.grouped_distribution import GroupedDistribut
 from meshwright.specs import Cluster, Plan, PlanError, Workload
 from meshwright.specs.config.source import load_model
 from meshwright.specs.error import OutOfMemoryError
-from meshwright.specs.sequence.group_seconds import finish_seconds, least_seconds
+from meshwright.specs.sequence.group_seconds import finish_seconds
 from meshwright.specs.sequence.length_distribution import LengthDistribution
+from meshwright.specs.sequence.lower_bound import lower_bound_s
 from meshwright.specs.sequence.sequence_costs import SequenceCosts
 from meshwright.specs.sequence.static_groups import StaticGroups
 
@@ -58,7 +59,7 @@ def test_the_formula_is_near_the_program_of_its_groups(found: GroupedDistributio
 @given(st.lists(st.integers(1, 3999), min_size=1, max_size=40), st.sampled_from([0, 4, 8]))
 def test_no_grouping_ends_before_the_bound(lengths: list[int], degree: int) -> None:
     batch = StaticGroups(degree)(lengths, 8, COSTS)
-    assert max(finish_seconds(batch, COSTS)) >= least_seconds(lengths, 8, COSTS) * (1 - 1e-12)
+    assert max(finish_seconds(batch, COSTS)) >= lower_bound_s(lengths, 8, COSTS) * (1 - 1e-12)
 
 
 def test_a_search_gives_the_plan_that_is_fastest_and_says_what_fits_nowhere() -> None:

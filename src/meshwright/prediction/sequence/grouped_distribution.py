@@ -20,9 +20,9 @@ from meshwright.specs.sequence.group_seconds import (
     busy_seconds,
     finish_seconds,
     imbalance,
-    least_seconds,
 )
 from meshwright.specs.sequence.length_distribution import LengthDistribution
+from meshwright.specs.sequence.lower_bound import lower_bound_s
 from meshwright.specs.sequence.sequence_costs import SequenceCosts
 from meshwright.specs.sequence.sequence_group import SequenceGrouping
 from meshwright.specs.sequence.static_groups import STATIC, StaticGroups
@@ -126,7 +126,7 @@ def grouped_distribution(
     priced = {name: value for name, value in given.items() if name != "memory_bytes"}
     once_s = _once_s(plan, cluster, int(min(work.sequence_length, costs.capacity_tokens)), priced)
     steps = {name: _grouped(one, batches, num_ranks, costs, once_s) for name, one in named.items()}
-    bounds_s = tuple(once_s + least_seconds(each, num_ranks, costs) for each in batches)
+    bounds_s = tuple(once_s + lower_bound_s(each, num_ranks, costs) for each in batches)
     return GroupedDistribution(plan, costs, fit.largest_error, batches, steps, bounds_s, once_s)
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
-
 from meshwright.specs.sequence.sequence_costs import SequenceCosts
 from meshwright.specs.sequence.sequence_group import GroupedBatch
 
@@ -29,26 +25,6 @@ def finish_seconds(batch: GroupedBatch, costs: SequenceCosts) -> list[float]:
         for rank in group.ranks:
             found[rank] = end_s
     return found
-
-
-def least_seconds(lengths: Sequence[int], num_ranks: int, costs: SequenceCosts) -> float:
-    """Seconds before which no grouping of these sequences ends: what each takes of all ranks together at the least, on
-    any degree that holds it, divided evenly; and the longest on all of them. What a group has once is left out."""
-    total = sum(_least_work(length, num_ranks, costs) * count for length, count in Counter(lengths).items())
-    return max(total / num_ranks, costs.compute_seconds((max(lengths),), num_ranks))
-
-
-def _least_work(length: int, num_ranks: int, costs: SequenceCosts) -> float:
-    """Seconds of ranks: computes, which are as long on any degree, and bytes that nothing hides."""
-    compute_s = costs.compute_seconds((length,), 1)
-    if costs.is_beside:
-        return compute_s
-    alone = replace(costs, exchange_s=0.0)
-    degrees = costs.degrees or range(1, num_ranks + 1)
-    holding = [degree for degree in degrees if costs.least_degree(length) <= degree <= num_ranks]
-    return compute_s + min(
-        (degree * alone.exchange_seconds((length,), degree) for degree in holding), default=0.0
-    )
 
 
 def imbalance(seconds: list[float]) -> float:

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from meshwright.specs.sequence.degree_price import DegreePrice
 from meshwright.specs.sequence.sequence_costs import SequenceCosts
-from meshwright.systems.sequence.flex_sp.layout import DegreePrice, Load, Packed, Packing, rebalanced
+from meshwright.systems.sequence.flex_sp.layout import Load, Packed, Packing, rebalanced
 
 COSTS = SequenceCosts(
     square_s=1e-6, token_s=1e-3, fixed_s=0.05, token_bytes=1, state_bytes=0, capacity_bytes=100,

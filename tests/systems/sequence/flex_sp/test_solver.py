@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
+from meshwright.specs.sequence.degree_price import DegreePrice
 from meshwright.specs.sequence.sequence_costs import SequenceCosts
-from meshwright.systems.sequence.flex_sp.layout import DegreePrice, Load, Packed, Packing
+from meshwright.systems.sequence.flex_sp.layout import Load, Packed, Packing
 from meshwright.systems.sequence.flex_sp.mechanism import FlexSp
 from meshwright.systems.sequence.flex_sp.solver import solved
 

@@ -10,16 +10,17 @@ Idea:       A group of d ranks takes (a1 sum s^2 + a2 sum s) / d + b1 for its le
             chosen so that the last group ends first, by a mixed-integer program whose lengths are gathered into 16 buckets
             (another one), while the step before runs.
 Kind:       packing
-Use:        none yet (exhibit)
+Use:        meshwright plan MODEL CLUSTER --global-batch N --seq TOKENS --lengths FILE --sequence-groups flex_sp, and then
+            meshwright train PLAN --data DATA --sequence-groups flex_sp
 Simulated:  steps by the authors' cost constants, in lockstep; batches drawn from the published bins of Wikipedia's lengths
-Executed:   no, because what it decides is run by the core: groups of any ranks on gloo processes, equal to one process
+Executed:   whole documents in its groups, which change by step, on gloo processes: programs and operations are the core's
 Differs:    1. A greedy stands for the MILP: the longest first, each where it is done first, layouts improved by halving and
             joining groups, sequences moved and exchanged. The MILP (HiGHS, milp_s) may improve it within a time, and its
             result counts where it is better: it has the greedy's seconds as a bound, no warm start.
             2. By default ranks go on to their next group by themselves (lockstep=False), as in a program whose parameters are
             copies: micro-batches that all ranks end together leave those idle that hold as many short tokens as fit beside a
             long sequence. The paper's ZeRO-3 makes all wait, which is lockstep=True, and what is claimed.
-            3. A closed lower bound stands beside every result; the MILP's own gap says little (a third after ten seconds).
+            3. A closed lower bound stands beside every result (specs/sequence/lower_bound.py); what a solver tells is wide.
             4. Groups of one rank are allowed where the costs allow them; the authors' code has two at least.
             5. Megatron-LM's tensor and context parallelism has no published constants: the static all-to-all stands for it,
             which is the baseline DeepSpeed. CommonCrawl's and GitHub's lengths are not published, so batches are Wikipedia's.

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from meshwright.specs.error import PlanError
 from meshwright.specs.option import option
+from meshwright.specs.sequence.degree_price import DegreePrice
 from meshwright.specs.sequence.group_seconds import finish_seconds
+from meshwright.specs.sequence.lower_bound import lower_bound_s
 from meshwright.specs.sequence.sequence_costs import SequenceCosts
 from meshwright.specs.sequence.sequence_group import GroupedBatch, SequenceGroup
 from meshwright.specs.sequence.static_groups import StaticGroups
-from meshwright.systems.sequence.flex_sp.bound import lower_bound_s
 from meshwright.systems.sequence.flex_sp.bucket import Cuts
-from meshwright.systems.sequence.flex_sp.layout import DegreePrice, Packed, Packing
+from meshwright.systems.sequence.flex_sp.layout import Packed, Packing
 from meshwright.systems.sequence.flex_sp.running import running_groups
 from meshwright.systems.sequence.flex_sp.solver import solved
 

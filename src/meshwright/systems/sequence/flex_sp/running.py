@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from meshwright.specs.sequence.degree_price import DegreePrice
 from meshwright.specs.sequence.sequence_group import SequenceGroup
-from meshwright.systems.sequence.flex_sp.layout import DegreePrice, Load
+from meshwright.systems.sequence.flex_sp.layout import Load
 
 FINEST = 0.004  # relative: how near the shortest step is searched that the sequences fit into
 # What a new group is charged beyond its sequence's part of what it takes once, as a share of that: rather a sequence goes

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.specs.sequence.degree_price import DegreePrice
 from meshwright.systems.sequence.flex_sp.bucket import Bucket, buckets_of
-from meshwright.systems.sequence.flex_sp.layout import DegreePrice, Load, Packed, rebalanced
+from meshwright.systems.sequence.flex_sp.layout import Load, Packed, rebalanced
 
 
 def solved(

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.specs.sequence.degree_price import DegreePrice
 from meshwright.specs.sequence.sequence_costs import SequenceCosts
-from meshwright.systems.sequence.flex_sp.layout import DegreePrice
 
 Seconds = NDArray[np.float64]
 NEAR = 1e-4  # relative: how near the bound is computed, from below
+ROUNDING = 1e-9  # relative, of tokens that fill a device
 NUM_WEIGHTS = 11  # of attention against exchanges that run beside it
 MOST_GROUPS = 64  # of a rank, up to which it is asked what more of them would take
 
@@ -39,12 +40,12 @@ def lower_bound_s(
     chosen = tuple(degrees) or costs.degrees or tuple(range(1, num_ranks + 1))
     prices = [DegreePrice.of(costs, degree) for degree in chosen if degree <= num_ranks]
     size = np.asarray(lengths, dtype=float)
-    held = np.array([size <= price.capacity for price in prices])
+    capacity = _most_tokens(costs)
+    held = np.array([size <= price.degree * capacity * (1 + ROUNDING) for price in prices])
     alone = np.array([[price.seconds(s * s, s) for s in size.tolist()] for price in prices])
     alone[~held] = np.inf
     weights = np.linspace(0.0, 1.0, NUM_WEIGHTS).tolist() if costs.is_beside else [math.nan]
-    capacity = prices[0].capacity / prices[0].degree
-    taken = [_ranks_s(size, prices, weight) for weight in weights]
+    taken = [_ranks_s(size, prices, weight, capacity) for weight in weights]
 
     def even_s(limit_s: float) -> float:
         cheapest = (np.where(alone <= limit_s, each, np.inf).min(axis=0) for each in taken)
@@ -59,13 +60,19 @@ def lower_bound_s(
     return low_s
 
 
-def _ranks_s(size: Seconds, prices: Sequence[DegreePrice], weight: float) -> Seconds:
+def _most_tokens(costs: SequenceCosts) -> float:
+    """Tokens that a rank holds at once, with all at the host that may wait there."""
+    kept_bytes = costs.token_bytes - (costs.offload_bytes if costs.offload_rate else 0.0)
+    return (costs.capacity_bytes - costs.state_bytes) / max(kept_bytes, ROUNDING * costs.token_bytes)
+
+
+def _ranks_s(size: Seconds, prices: Sequence[DegreePrice], weight: float, capacity: float) -> Seconds:
     """Of every degree and sequence the seconds of ranks, without what its group takes in any case; `weight` of attention, the
     rest of exchanges beside it, or not a number where both count."""
     of_attention, of_exchange = (1.0, 1.0) if math.isnan(weight) else (weight, 1 - weight)
     found = np.empty((len(prices), len(size)))
     for row, price in zip(found, prices, strict=True):
-        per_token = price.token_s + of_exchange * (price.sent_s + price.first_s / price.capacity)
+        per_token = price.token_s + of_exchange * (price.sent_s + price.first_s / (price.degree * capacity))
         row[:] = price.degree * (of_attention * price.square_s * size**2 + per_token * size)
     return found
 

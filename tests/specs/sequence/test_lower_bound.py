@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from meshwright.specs.sequence.group_seconds import finish_seconds
+from meshwright.specs.sequence.lower_bound import lower_bound_s
 from meshwright.specs.sequence.sequence_costs import SequenceCosts
 from meshwright.specs.sequence.sequence_group import GroupedBatch, SequenceGroup
-from meshwright.systems.sequence.flex_sp.bound import lower_bound_s
 from meshwright.systems.sequence.flex_sp.mechanism import FlexSp
 
 COSTS = SequenceCosts(
@@ -21,24 +21,28 @@ KINDS = {
     "attention beside": replace(COSTS, is_beside=True, square_s=4e-5),
     "fetched parameters": replace(COSTS, least_s=0.2),
     "nothing once": replace(COSTS, fixed_s=0.0, exchange_s=0.0),
+    "half may wait at the host": replace(COSTS, offload_bytes=0.5, offload_rate=1e9),
 }
 
 
-def drawn_batch(lengths: tuple[int, ...], num_ranks: int, drawn: random.Random) -> GroupedBatch:
+def drawn_batch(
+    lengths: tuple[int, ...], num_ranks: int, drawn: random.Random, costs: SequenceCosts
+) -> GroupedBatch:
     """Groups of any ranks, filled as far as memory goes."""
+    offload = 1.0 if costs.offload_rate else 0.0
     left = list(range(len(lengths)))
     drawn.shuffle(left)
     groups = []
     while left:
-        least = COSTS.least_degree(lengths[left[-1]])
+        least = costs.least_degree(lengths[left[-1]], offload)
         degree = min(num_ranks, drawn.choice((least, least, least + 1, 2 * least, num_ranks)))
-        members, tokens = [left.pop()], 0
+        members = [left.pop()]
         while left and drawn.random() < 0.9:
-            tokens = sum(lengths[number] for number in [*members, left[-1]])
-            if tokens > degree * COSTS.capacity_tokens:
+            held = [lengths[number] for number in [*members, left[-1]]]
+            if costs.held_bytes(held, degree, offload) > costs.capacity_bytes:
                 break
             members.append(left.pop())
-        groups.append(SequenceGroup(tuple(drawn.sample(range(num_ranks), degree)), tuple(members)))
+        groups.append(SequenceGroup(tuple(drawn.sample(range(num_ranks), degree)), tuple(members), offload))
     return GroupedBatch(lengths, num_ranks, tuple(groups))
 
 
@@ -48,7 +52,7 @@ def test_no_drawn_grouping_ends_before_the_bound(costs: SequenceCosts, seed: int
     drawn = random.Random(seed)
     lengths = tuple(min(700, round(8 * drawn.paretovariate(0.8))) for _ in range(drawn.choice((3, 12, 60))))
     bound_s = lower_bound_s(lengths, 8, costs)
-    found = min(max(finish_seconds(drawn_batch(lengths, 8, drawn), costs)) for _ in range(40))
+    found = min(max(finish_seconds(drawn_batch(lengths, 8, drawn, costs), costs)) for _ in range(40))
     assert found >= bound_s * (1 - 1e-9)
     assert max(finish_seconds(FlexSp()(lengths, 8, costs), costs)) >= bound_s * (1 - 1e-9)
     in_lockstep = FlexSp(lockstep=True).micro_batches(lengths, 8, costs)

@@ -1,1 +1,0 @@
-"""The system ring self-attention: its card, what runs behind its claims."""

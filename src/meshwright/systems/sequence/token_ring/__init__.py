@@ -1,1 +1,0 @@
-"""The system TokenRing: its card, what runs behind its claims."""
