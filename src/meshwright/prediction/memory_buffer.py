@@ -218,7 +218,10 @@ def exchange_bytes(work: StageWork) -> float:
     all-to-all.
     """
     plan = work.plan
-    keys = context_numbers(work.model, plan.tp, plan.context_parallel) / plan.tp if plan.cp > 1 else 0.0
+    own = plan.context_parallel
+    keys = context_numbers(work.model, plan.tp, own) / plan.tp if plan.cp > 1 else 0.0
+    if own.has_full_scores:
+        keys = full_score_numbers(work.model, plan.cp, plan.workload.sequence_length) / plan.tp
     chosen = (work.model.layers[block].experts for block, _ in work.kinds)
     most = max((each.num_experts_per_token for each in chosen if each), default=0)
     rows = 2 * most * work.model.hidden_size
@@ -243,6 +246,14 @@ def context_numbers(model: ModelSpec, tp: int, own: ContextParallel) -> float:
     elif own.ring_degree > 1:
         found.append(4.0 * keys if own.travels else 2.0 * own.ring_degree * keys)
     return max(found)
+
+
+def full_score_numbers(model: ModelSpec, cp: int, sequence_length: int) -> float:
+    """Of ring self-attention, beside three score matrices at once, of the softmax's backward: keys in use and on their way,
+    and gradients of all devices' keys, where these are more than the one matrix that is gone by then."""
+    attention = model.attention
+    wide = max(attention.key_size, attention.value_size)
+    return max(0.0, (2.0 + cp) * wide - attention.num_heads * sequence_length)
 
 
 def message_bytes(work: StageWork) -> float:

@@ -13,6 +13,7 @@ from meshwright.prediction.predicted import predict
 from meshwright.schedules.order import registered
 from meshwright.specs import Cluster, ModelSpec, Workload, load_model
 from meshwright.specs.error import MeshwrightError, PlanError
+from meshwright.specs.sequence.context_parallel import ASKED_FOR
 
 MODEL = ModelSpec.decoder(8, 1024, 16, num_kv_heads=16, intermediate_size=4096, vocabulary_size=1024)
 
@@ -255,3 +256,14 @@ def test_any_number_of_devices_may_be_asked_to_share_a_copy(degree: int) -> None
 def test_a_schedule_with_copies_of_stages_is_not_ranked() -> None:
     with pytest.raises(PlanError, match="has every stage on 2 devices: the search counts one copy"):
         space(fix={"schedule": "dualpipe"})
+
+
+def test_kinds_that_have_few_uses_are_tried_where_they_are_named() -> None:
+    """A search takes no queries that travel and no whole rows of scores unless it is asked to; of the latter none of a part
+    is recomputed."""
+    free = space(sequence=16384, microbatch_sizes=(1,))
+    assert not {free.plan(number).context for number in range(len(free))} & set(ASKED_FOR)
+    asked = space(sequence=16384, microbatch_sizes=(1,), fix={"context": ASKED_FOR, "cp": 2})
+    plans = [asked.plan(number) for number in range(len(asked))]
+    assert {plan.context for plan in plans} == set(ASKED_FOR)
+    assert {plan.recompute for plan in plans} == {"none", "full"}

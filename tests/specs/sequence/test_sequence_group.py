@@ -113,3 +113,9 @@ def test_a_sequence_needs_a_degree_that_can_be() -> None:
     assert [costs.least_degree(length) for length in (100, 101, 400, 401)] == [1, 4, 4, 8]
     with pytest.raises(PlanError, match="needs 9 ranks, and groups have at most 8"):
         costs.least_degree(801)
+
+
+def test_a_rank_may_be_told_to_hold_fewer_tokens_than_its_memory_does() -> None:
+    assert COSTS.holding(0) is COSTS is COSTS.holding(100) and COSTS.capacity_tokens == 100
+    assert COSTS.holding(30).capacity_tokens == 30
+    assert COSTS.holding(30).least_degree(61) == 3

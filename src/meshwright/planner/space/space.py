@@ -25,7 +25,7 @@ from meshwright.specs.plan.plan import AXES as MESH
 from meshwright.specs.plan.plan import RECOMPUTES, Plan
 from meshwright.specs.plan.token_part import shares_of
 from meshwright.specs.plan.workload import Workload
-from meshwright.specs.sequence.context_parallel import ASKED_FOR, CONTEXTS, TOKEN_LAYOUTS
+from meshwright.specs.sequence.context_parallel import ASKED_FOR, CONTEXTS, FULL_SCORES, TOKEN_LAYOUTS
 
 Ints = NDArray[Any]  # of columns 32 bits are enough: a large space is mostly the memory that it takes
 MOST_CANDIDATES = 3_000_000  # two gigabytes of columns and sums; a larger space is made coarser
@@ -246,6 +246,8 @@ def space_of(
         wanted.setdefault("recompute_blocks", (0,))  # parts are of stages all of whose blocks are alike
         if formats.get("parts_of") == "sequence":
             wanted.setdefault("cp", (1,))  # which cuts sequences otherwise
+    if FULL_SCORES in wanted.get("context", ()):
+        wanted.setdefault("recompute", ("none", "full"))  # whole rows of scores are read by two backwards
     check_names(wanted, tuple(forbid), names, formats)
     check_degrees(model, cluster, workload, wanted)
     is_split = Plan.vocabulary not in wanted.get("vocabulary", (Plan.vocabulary,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.specs.error import PlanError
 
@@ -109,6 +109,12 @@ class SequenceCosts:
     def capacity_tokens(self) -> float:
         """Tokens that one rank holds at once, with nothing offloaded."""
         return (self.capacity_bytes - self.state_bytes) / self.token_bytes
+
+    def holding(self, num_tokens: int) -> SequenceCosts:
+        """The same where a rank holds so many tokens at most; 0: as many as its memory does."""
+        if not num_tokens or num_tokens >= self.capacity_tokens:
+            return self
+        return replace(self, capacity_bytes=self.state_bytes + num_tokens * self.token_bytes)
 
     def least_degree(self, length: int, offload: float = 0.0) -> int:
         """Ranks that a sequence needs to fit, of the degrees that can be, where up to a share of it is offloaded. Raises

@@ -128,7 +128,7 @@ def test_everything_is_placed_once_and_nobody_holds_too_much(
     lengths: list[int], num_ranks: int, balance: str, offloads: bool
 ) -> None:
     known = OFFLOADING if offloads else SMALL
-    batch = ByteScale(balance, offloads)(
+    batch = ByteScale(balance, offloads=offloads)(
         lengths, num_ranks, known
     )  # a GroupedBatch refuses what is not placed once
     assert is_within_capacity(batch, known)

@@ -41,6 +41,7 @@ class ByteScale:
     """
 
     balance: str = option("dp", 'How ranks are kept even: "dp", "pp" or "none".')
+    tokens: int = option(0, "Tokens of a rank, the paper's C; 0: what its memory holds.", least=0)
     offloads: bool = option(True, "Do long sequences wait in the host's memory where computes hide the way?")
     longest: float = option(0.5, "Share of a rank's mean seconds that one sequence may take.", above=0.0)
     buckets: int = option(8, "Levels of lengths, under the balance of pipelines.", least=1)
@@ -51,6 +52,7 @@ class ByteScale:
 
     def __call__(self, lengths: Sequence[int], num_ranks: int, costs: SequenceCosts) -> GroupedBatch:
         """Groups of all sequences, the first given out first. Raises PlanError for a sequence that all ranks do not hold."""
+        costs = costs.holding(self.tokens)
         units = units_of(lengths, num_ranks, costs, self.offloads, self.longest)
         if self.balance == "none":
             groups = in_turn(units, num_ranks)

@@ -86,7 +86,7 @@ def groups_of(step: str, lengths: Sequence[int], context: int) -> GroupedBatch:
     if step == "static":
         return static_groups(lengths, context)
     balance = "dp" if STEPS.index(step) >= STEPS.index("balance") else "none"
-    return ByteScale(balance, step != "dynamic communication")(lengths, NUM_RANKS, job_costs())
+    return ByteScale(balance, offloads=step != "dynamic communication")(lengths, NUM_RANKS, job_costs())
 
 
 def loading_seconds(is_remote: bool) -> float:

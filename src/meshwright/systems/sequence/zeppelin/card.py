@@ -11,9 +11,10 @@ Idea:       Two thresholds, what a rank and what a node holds, or the length fro
             Before linear layers ranks with e_i = t_i - mean(t) > 0 tokens too many send these to ranks that lack some, of
             their own node first: sum max(e_i, 0) tokens, the least that any scheme moves; behind them all go back.
 Kind:       packing
-Use:        none yet (exhibit)
+Use:        meshwright train plan.toml --data corpus --iterations 20 --sequence-groups "zeppelin(node=8)"
 Simulated:  the routed hop, as rows on links of two nodes; steps of zones with such rates and with remapped tokens
-Executed:   no, because programs of groups send between pairs of ranks, and their linear layers stay where attention is
+Executed:   its zones train on gloo as any groups; hops that are routed and tokens that are remapped do not: programs of
+            groups send between pairs of ranks, and their linear layers stay where attention is
 Differs:    1. Written from the abstract; thresholds, order, route and remapping are as remembered of the paper, and not
             checked with it.
             2. In one round of pieces a hop over 8 NICs is 4.5 times as fast where a node's links are 18 times a NIC; in 8

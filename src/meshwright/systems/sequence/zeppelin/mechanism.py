@@ -23,6 +23,7 @@ class Zeppelin:
     """
 
     node: int = option(8, "Ranks of a node; of fewer ranks all are one.", least=1)
+    tokens: int = option(0, "Tokens of a rank; 0: what its memory holds.", least=0)
 
     def __call__(self, lengths: Sequence[int], num_ranks: int, costs: SequenceCosts) -> GroupedBatch:
         """Groups of all sequences, zone by zone. Raises PlanError where nodes do not divide ranks, or one does not fit."""
@@ -33,6 +34,7 @@ class Zeppelin:
                 allowed="whole nodes",
                 next=f"say the ranks of a node: zeppelin(node={gcd(num_ranks, node)})",
             )
+        costs = costs.holding(self.tokens)
         zones = Zones.of(lengths, num_ranks, node, costs)
         done_s = [0.0] * num_ranks
         nodes = [zones.ranks_of(one) for one in range(zones.num_nodes)]

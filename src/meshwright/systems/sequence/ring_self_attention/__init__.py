@@ -1,0 +1,1 @@
+"""The system ring self-attention: its card, what runs behind its claims."""

@@ -1,0 +1,1 @@
+"""The system TokenRing: its card, what runs behind its claims."""

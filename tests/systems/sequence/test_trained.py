@@ -1,0 +1,20 @@
+"""Systems that group sequences train: `Use:` of their cards on documents of a user, with the losses that any groups have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwright.executor.job.pool import Pool
+from tests.api.trainings.test_grouped_steps import SAME, shards, trained
+
+__all__ = ["shards"]
+
+
+@pytest.mark.parametrize("groups", ["byte_scale(tokens=16)", "zeppelin(node=2, tokens=16)"])
+def test_its_groups_give_the_losses_of_static_ones(groups: str, shards: Path, gloo_pool: Pool) -> None:
+    own, static = (trained(shards, each, gloo_pool, 3) for each in (groups, "static(degree=4)"))
+    assert own.result.losses == pytest.approx(static.result.losses, rel=SAME)
+    assert [it.tokens for it in own.iterations] == [it.tokens for it in static.iterations]
+    assert any(len(step.groups.split()) > 1 for step in own.metrics)  # of several sizes in one step
