@@ -38,7 +38,12 @@ FURTHER = {
         "search",  # for both; the mechanism is the step that is made of them
     },
     "byte_scale": {"published_job"},  # steps of its paper's job, by what the paper says of it
-    "zeppelin": {"remap", "remapped_rows", "routed_hop", "step"},  # its two other parts, and steps that have them
+    "zeppelin": {
+        "remap",
+        "remapped_rows",
+        "routed_hop",
+        "step",
+    },  # its two other parts, and steps that have them
     "skip_pipe": {
         "path_search",
         "published",
