@@ -147,16 +147,18 @@ def works_of_groups(lowering: Lowering, program: Program, groups: GroupedBatch) 
     kinds = [numbers.setdefault(each.part.of_rank(0), len(numbers)) for each in groups.microbatches]
     (layers,) = lowering.stages
     chain = decoder_chain(plan.model, layers, degrees_of(lowering))
+    names = {effect.name for effect in program.tables.effects}
     found = {
         (name, number, kind): work
         for part, kind in numbers.items()
-        for number, own in enumerate(packed_works(plan, chain.with_steps(part.degree), part))
+        for number, own in enumerate(packed_works(plan, chain.with_steps(part.degree), part, names))
         for name, work in own.items()
     }
     kept = kept_bytes(plan, layers, chain)
-    for part, kind in numbers.items():
-        moved = host_works(kept, part.num_tokens, plan.dtype)
-        found |= {(name, number, kind): work for (name, number), work in moved.items()}
+    if any(group.offload for group in groups.groups):
+        for part, kind in numbers.items():
+            moved = host_works(kept, part.num_tokens, plan.dtype)
+            found |= {(name, number, kind): work for (name, number), work in moved.items()}
     return with_works_of_kinds(program, kinds, found)
 
 

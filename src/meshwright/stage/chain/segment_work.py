@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -61,14 +61,16 @@ def works_of_shape(
     shape: MicrobatchShape,
     dims: tuple[int, int],
     attended: Sequence[MicrobatchShape] = (),
+    passes: Collection[str] = PASSES,
 ) -> Iterator[dict[str, Work]]:
     """The work of every pass of every segment of a microbatch of a shape, of so many samples and tokens (`dims`).
-    `attended`: shapes of what attention is to, where it is of several (packed sequences); empty: of the microbatch."""
+    `attended`: shapes of what attention is to, where it is of several (packed sequences); empty: of the microbatch. `passes`:
+    those that are asked for; relays have all."""
     dtype = "float8" if plan.float8 else plan.dtype
     shapes = (shape, tuple(attended) or (shape,))
-    found = list(_passes(plan, shapes, chain))
+    found = list(_passes(plan, shapes, chain, passes))
     flops = {id(each): {name: total_flops(own) for name, own in each.items()} for each in found}
-    whole = {name: sum(flops[id(each)][name] for each in found) or 1.0 for name in PASSES}
+    whole = {name: sum(flops[id(each)].get(name, 0.0) for each in found) or 1.0 for name in PASSES}
     known: dict[int, dict[str, Work]] = {}  # of segments that are alike once
     for segment, each in zip(chain.segments, found, strict=True):
         if id(each) not in known:
@@ -91,7 +93,9 @@ def share_of_part(plan: Plan, part: TokenPart) -> float:
     return part.num_samples * part.num_tokens / plan.tokens_per_microbatch
 
 
-def _passes(plan: Plan, shapes: Shapes, chain: Chain) -> Iterator[dict[str, tuple[Operator, ...]]]:
+def _passes(
+    plan: Plan, shapes: Shapes, chain: Chain, passes: Collection[str]
+) -> Iterator[dict[str, tuple[Operator, ...]]]:
     """Operators of every pass of every segment; those of segments that are alike are looked up."""
     known: dict[tuple[object, ...], dict[str, tuple[Operator, ...]]] = {}
     kinds = {block: plan.model.block_kind(block) for block in range(plan.model.num_layers)}
@@ -100,7 +104,8 @@ def _passes(plan: Plan, shapes: Shapes, chain: Chain) -> Iterator[dict[str, tupl
             (step.name, kinds.get(step.block), step.of[0], kinds.get(step.of[1])) for step in segment.steps
         )
         if key not in known:
-            known[key] = {name: _operators(plan, shapes, segment, name) for name in PASSES}
+            names = PASSES if segment.relay is not None else (name for name in PASSES if name in passes)
+            known[key] = {name: _operators(plan, shapes, segment, name) for name in names}
         yield known[key]
 
 
