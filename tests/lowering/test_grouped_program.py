@@ -14,6 +14,7 @@ from meshwright.ir.judge.verify import verify
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
 from meshwright.ir.text import from_text, to_text
+from meshwright.ir.timing.matching import match
 from meshwright.lowering.grouped_program import grouped_program
 from meshwright.simulator.simulate import simulate_program
 from meshwright.specs.cluster.machine import HOSTS
@@ -158,11 +159,45 @@ def test_what_is_recomputed_whole_offloads_nothing() -> None:
 @settings(max_examples=15, deadline=None)
 @given(drawn_batches())
 def test_drawn_groups_never_wait_in_a_circle(groups: GroupedBatch) -> None:
-    verify(program_of(groups, "gpt"))
+    program = program_of(groups, "gpt")
+    verify(program)
+    check_that_all_meet(program, groups)
+
+
+def check_that_all_meet(program: Program, groups: GroupedBatch) -> None:
+    """In every layer every rank of a group attends to the block of each once, and gradients come home: what no layout
+    says, as groups are no axis."""
+    c, other = program.columns, match(program)
+    names = np.array([effect.name for effect in program.tables.effects])[c.effect]
+    came = {}  # by (microbatch, hop, step) whence, in the same step: the microbatch of the sender
+    for name in ("RECEIVE_BLOCK", "RECEIVE_BLOCK_GRADIENT"):
+        for row in np.flatnonzero(names == name).tolist():
+            key = name, int(c.microbatch[row]), int(c.hop[row]), int(c.part[row])
+            came.setdefault(key, []).append(int(c.microbatch[other[row]]))
+    layers = {int(hop) for hop in c.hop[names == "ATTEND"].tolist()}
+    first = 0
+    for group in groups.groups:
+        members = range(first, first + group.degree)
+        for hop in layers if group.degree > 1 else ():
+            for own in members:
+                seen, at = {own}, own
+                for step in reversed(range(group.degree - 1)):
+                    senders = set(came["RECEIVE_BLOCK", at, hop, step])
+                    assert len(senders) == 1
+                    at = senders.pop()
+                    seen.add(at)
+                assert seen == set(members)
+                home = own
+                for step in reversed(range(group.degree)):
+                    (home,) = set(came["RECEIVE_BLOCK_GRADIENT", home, hop, step])
+                assert home == own
+        first += group.degree
 
 
 @pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
 @given(drawn_batches(num_ranks=6, most=10))
 def test_a_thousand_drawn_batches_never_wait_in_a_circle(groups: GroupedBatch) -> None:
-    verify(program_of(groups, "gpt"))
+    program = program_of(groups, "gpt")
+    verify(program)
+    check_that_all_meet(program, groups)
