@@ -58,6 +58,7 @@ DEEPSEEK = LLAMA.changed(
     gate_scale=2.5, **_EXPERTS, **_LATENT,
 )  # fmt: skip
 WINDOWED = LLAMA.changed(architecture="mistral", sliding_window=3, sliding_layers=(0, 1, 2))
+PLAIN_HEADS = LLAMA.changed(num_kv_heads=4)  # every query with keys of its own
 LADDER = LLAMA.changed(has_ladder_residual=True)
 LADDER_GPT = GPT.changed(has_ladder_residual=True)
 BRANCHES = LLAMA.changed(has_parallel_branches=True)
@@ -70,7 +71,7 @@ MODELS: Mapping[str, ModelSpec] = {
     "llama": LLAMA, "tied": TIED, "qwen": QWEN, "gpt": GPT, "deep": DEEP, "mixtral": MIXTRAL, "qwen moe": QWEN_MOE,
     "mixtral of 4": MIXTRAL_4, "qwen moe of 4": QWEN_MOE_4, "latent": LATENT, "deepseek": DEEPSEEK, "ladder": LADDER,
     "ladder gpt": LADDER_GPT, "branches": BRANCHES, "branches gpt": BRANCHES_GPT, "encoder": ENCODER,
-    "tied encoder": TIED_ENCODER, "encoder experts": ENCODER_EXPERTS, "windowed": WINDOWED,
+    "tied encoder": TIED_ENCODER, "encoder experts": ENCODER_EXPERTS, "windowed": WINDOWED, "plain heads": PLAIN_HEADS,
 }  # fmt: skip
 GRADIENTS, AFTER_ADAMW = 1e-10, 1e-8  # DESIGN's tolerances against one process, float64
 BATCH = 8
@@ -85,11 +86,13 @@ class Planned:
     dropout: float = 0.0
     learning_rate: float = ADAMW.learning_rate
     batch: int = BATCH  # samples of a step
+    length: int = SEQUENCE  # tokens of a sample
     choices: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         words = [f"{name}={value}" for name, value in self.choices.items()]
         words += [f"batch={self.batch}"] * (self.batch != BATCH)
+        words += [f"length={self.length}"] * (self.length != SEQUENCE)
         words += [f"clip={self.clip}"] * bool(self.clip) + [f"dropout={self.dropout}"] * bool(self.dropout)
         return "-".join([self.model, *words])
 
@@ -105,7 +108,7 @@ class Planned:
         options = {"unshard": {"prefetch": 1, "keeps_after_forward": True}}
         passes += [PassOption(name, options.get(name, {})) for name in given.pop("passes", ())]
         cluster = Cluster.detect(self.num_devices)
-        workload = Workload(self.batch, SEQUENCE)
+        workload = Workload(self.batch, self.length)
         return Plan.of(MODELS[self.model], cluster, workload, passes=tuple(passes), **given).placed(cluster)
 
     def job(self, iterations: int, **fields: Any) -> tuple[Job, Plan]:
@@ -118,7 +121,7 @@ class Planned:
         pieces = executed_pieces(plan)
         layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), pieces))
         training = TrainingConfig(
-            plan.model, layers, SEQUENCE, optimizer, dropout=self.dropout, records_gradients=True,
+            plan.model, layers, self.length, optimizer, dropout=self.dropout, records_gradients=True,
             layout=TensorLayout.of(plan), data_axes=data_axes(plan), **({"source": RANDOM} | fields),
         )  # fmt: skip
         program = lower(plan, catalog.find_schedule(plan.schedule), pieces=pieces, in_segments=True)
@@ -134,7 +137,7 @@ def assert_equal_to_one_process(case: Planned, result: JobResult, iterations: in
     """Losses, gradient norms, every gradient of the first step and of all, the parameters."""
     name = case.choices.get("optimizer", ADAMW.name)
     optimizer: OptimizerConfig = replace(ADAMW, name=name, clip_norm=case.clip or None)
-    expected = reference(case.plan().model, optimizer, case.batch, iterations)
+    expected = reference(case.plan().model, optimizer, case.batch, iterations, length=case.length)
     assert result.losses == pytest.approx(expected.losses, rel=AFTER_ADAMW)
     norms = [it.gradient_norm for it in result.iterations]
     assert norms == pytest.approx(expected.norms, rel=AFTER_ADAMW)

@@ -118,6 +118,11 @@ def build_whole_encoder_decoder(model: ModelSpec, dtype: torch.dtype) -> Encoder
     return build_encoder_decoder_stage(model, range(model.num_layers), True, True, dtype)
 
 
+def as_long_as(model: ModelSpec, length: int) -> ModelSpec:
+    """The model with positions for so many tokens."""
+    return replace(model, max_sequence_length=max(length, model.max_sequence_length))
+
+
 @lru_cache(maxsize=32)
 def reference(
     model: ModelSpec,
@@ -126,6 +131,7 @@ def reference(
     iterations: int,
     dtype: torch.dtype = torch.float64,
     drawn: torch.dtype | None = None,
+    length: int = SEQUENCE,
 ) -> Reference:
     """The mean loss over all tokens of the batch, its gradients by torch.autograd, and torch's own optimizer. ``drawn``: the
     format to which first values are rounded, where it is another than `dtype`."""
@@ -134,7 +140,11 @@ def reference(
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)  # the plain model makes its tables in the default dtype
     try:
-        plain = PlainEncoderDecoder(model) if model.num_encoder_layers else PlainDecoder(model)
+        plain = (
+            PlainEncoderDecoder(model)
+            if model.num_encoder_layers
+            else PlainDecoder(as_long_as(model, length))
+        )
         plain.load_state_dict(first)
     finally:
         torch.set_default_dtype(before)
@@ -142,7 +152,7 @@ def reference(
     losses, norms, gradients = [], [], []
     for step in range(iterations):
         tokens_BS, targets_BS = RandomTokens(model.vocabulary_size).batch(
-            0, step, range(global_batch), SEQUENCE
+            0, step, range(global_batch), length
         )
         chosen.zero_grad()
         logits = plain(tokens_BS)

@@ -147,13 +147,13 @@ def by_heads(
     documents: DocumentMask | None,
 ) -> list[Tensor]:
     """The same by Ulysses; `turns` are of the whole sequence."""
-    exchange, degree = HeadExchange(layout, len(parts)), len(parts)
+    exchange, group = HeadExchange(layout, len(parts)), tuple(parts)
     received = all_to_all([exchange.by_rank(qkv) for qkv in qkvs])
     attended = [
-        causal_attention(sequence_of(parts), exchange.local, turn, documents)
-        for parts, turn in zip(received, turns)
+        causal_attention(sequence_of(own, group), exchange.local, turn, documents)
+        for own, turn in zip(received, turns)
     ]
-    returned = all_to_all([by_token(x, degree) for x in attended])
+    returned = all_to_all([by_token(x, group) for x in attended])
     return [exchange.heads_of(parts) for parts in returned]
 
 

@@ -15,12 +15,20 @@ from meshwright.executor.data.packing import PackedSequences, SampleCount
 from meshwright.executor.data.token_shard import TokenShards
 from meshwright.executor.job.pool import Pool
 from meshwright.executor.models.decoder import build_model
+from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.ops.token_cross_entropy import IGNORED_TARGET
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.training.source import Source
 from meshwright.stage.mesh import device_order
 from tests.planned_case import AFTER_ADAMW, BATCH, GRADIENTS, MODELS, Planned
-from tests.training_case import ADAMW, SEQUENCE, largest_difference, torch_optimizer
+from tests.training_case import (
+    ADAMW,
+    SEQUENCE,
+    Reference,
+    as_long_as,
+    largest_difference,
+    torch_optimizer,
+)
 
 
 def document_losses(model: Callable[[Tensor], Tensor], tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
@@ -39,28 +47,35 @@ def document_losses(model: Callable[[Tensor], Tensor], tokens_BS: Tensor, target
 
 
 def train_document_by_document(
-    model: ModelSpec, packed: PackedSequences, num_samples: int, steps: range, length: int
-) -> tuple[list[float], list[float], dict[str, Tensor]]:
-    """One process of plain torch, float64 and AdamW: losses, gradient norms, parameters in the end."""
+    model: ModelSpec,
+    packed: PackedSequences,
+    num_samples: int,
+    steps: range,
+    length: int,
+    optimizer: OptimizerConfig = ADAMW,
+) -> Reference:
+    """One process of plain torch, float64."""
     first = build_model(model, torch.float64).state_dict()
     torch.set_default_dtype(torch.float64)
     try:
-        plain = PlainDecoder(model)
+        plain = PlainDecoder(as_long_as(model, length))
     finally:
         torch.set_default_dtype(torch.float32)
     plain.load_state_dict(first)
-    chosen = torch_optimizer(plain, ADAMW)
-    losses, norms = [], []
+    chosen = torch_optimizer(plain, optimizer)
+    losses, norms, gradients = [], [], []
     for step in steps:
         tokens_BS, targets_BS = packed.batch(0, step, range(num_samples), length)
         chosen.zero_grad()
         loss = document_losses(plain, tokens_BS, targets_BS) / (targets_BS >= 0).sum()
         torch.autograd.backward(loss)
-        found = [p.grad.norm() for p in plain.parameters() if p.grad is not None]
+        found = {name: p.grad.clone() for name, p in plain.named_parameters() if p.grad is not None}
         losses.append(loss.item())
-        norms.append(torch.stack(found).norm().item())
+        norms.append(torch.stack([g.norm() for g in found.values()]).norm().item())
+        gradients.append(found)
         chosen.step()
-    return losses, norms, {name: p.detach().clone() for name, p in plain.named_parameters()}
+    parameters = {name: p.detach().clone() for name, p in plain.named_parameters()}
+    return Reference(tuple(losses), tuple(norms), tuple(gradients), parameters)
 
 
 def check_against_documents_alone(case: Planned, shards: TokenShards, pool: Pool, iterations: int) -> None:
@@ -70,10 +85,8 @@ def check_against_documents_alone(case: Planned, shards: TokenShards, pool: Pool
     training = replace(job.training, source=Source(str(shards.folder)))
     result = pool.run(replace(job, training=training), places=device_order(plan))
     packed = PackedSequences(shards, SampleCount(BATCH))
-    losses, norms, parameters = train_document_by_document(
-        MODELS[case.model], packed, BATCH, range(iterations), SEQUENCE
-    )
-    assert result.losses[0] == pytest.approx(losses[0], abs=GRADIENTS)
-    assert result.losses == pytest.approx(losses, rel=AFTER_ADAMW)
-    assert [it.gradient_norm for it in result.iterations] == pytest.approx(norms, rel=AFTER_ADAMW)
-    assert largest_difference(result.parameters, parameters) < AFTER_ADAMW
+    alone = train_document_by_document(MODELS[case.model], packed, BATCH, range(iterations), SEQUENCE)
+    assert result.losses[0] == pytest.approx(alone.losses[0], abs=GRADIENTS)
+    assert result.losses == pytest.approx(alone.losses, rel=AFTER_ADAMW)
+    assert [it.gradient_norm for it in result.iterations] == pytest.approx(alone.norms, rel=AFTER_ADAMW)
+    assert largest_difference(result.parameters, alone.parameters) < AFTER_ADAMW

@@ -27,8 +27,6 @@ def check_plan(plan: Plan) -> None:
         missing.append(f"ep={plan.ep} with a ladder residual")
     if has_experts_along_context(plan):
         missing.append(f"etp={plan.etp} with ep={plan.ep} below cp={plan.cp} x tp={plan.tp}")
-    if plan.ulysses > 1:
-        missing.append(f"ulysses={plan.ulysses}")
     if plan.ep > 1 and plan.dispatch != Plan.dispatch:
         missing.append(f"dispatch={plan.dispatch}")
     missing += _missing_with_vocabulary(plan)

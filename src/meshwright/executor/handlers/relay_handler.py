@@ -114,7 +114,7 @@ def add_gradient(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[
 def finished(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Behind all steps: the output, and what the backward keeps, where the row keeps anything."""
     query, state = inputs[:2]
-    output = PartAttention(context.training.data.part_of(row.microbatch)).finished(state, query.dtype)
+    output = PartAttention(_own_part(context, row)).finished(state, query.dtype)
     saved = SavedAttention(query, output, state.sums_BHs)
     return [saved if names and names[0].kind in (SAVED.kind, REMADE.name) else output for names in row.writes]
 
@@ -147,16 +147,17 @@ def _attention(context: Context, row: Row) -> tuple[PartAttention, DocumentMask 
 
 
 def part_and_mask(context: Context, row: Row) -> tuple[RingPart, DocumentMask | None]:
-    """This device's tokens of a microbatch, or of a part of it, and what every token sees."""
-    # a step of a ring of P devices, counted on through the parts of a microbatch
+    """This device's tokens of a microbatch, or of a part of it, and what every token sees; where neighbours have exchanged
+    heads, the tokens of all of them."""
+    # a step of a ring, counted on through the parts of a microbatch
     part = row.part // _own_part(context, row).degree
     data = context.training.microbatch_data(row.microbatch, part, context.device)
-    return part_of(data), mask_of(_block(context, row), data)
+    return part_of(data).ring, mask_of(_block(context, row), data)
 
 
 def _own_part(context: Context, row: Row) -> RingPart:
     own: RingPart = context.training.data.part_of(row.microbatch)
-    return own
+    return own.ring
 
 
 def _source(context: Context, row: Row) -> RingPart:

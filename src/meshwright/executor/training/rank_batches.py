@@ -13,7 +13,7 @@ from torch import Tensor
 from meshwright.executor.data.packing import PackedSequences, documents_of, loss_targets
 from meshwright.executor.ops.randomness import SampleKeys
 from meshwright.executor.ops.token_places import own_tokens
-from meshwright.executor.training.training_job import CONTEXT_AXIS, Batches, TrainingConfig
+from meshwright.executor.training.training_job import Batches, TrainingConfig
 from meshwright.ir.program import Program
 from meshwright.specs.sequence.sequence_part import SequencePart, SequenceRun
 
@@ -32,7 +32,11 @@ class RankData:
                 self.replica = self.replica * axis.size + coordinates[axis.name]
                 self.num_replicas *= axis.size
         self.counts = training.sample_counts(program)
-        self.part = training.layout.part(training.sequence_length, coordinates.get(CONTEXT_AXIS, 0))
+        rank = 0
+        for axis in program.axes:
+            if axis.name in training.context_axes:
+                rank = rank * axis.size + coordinates[axis.name]
+        self.part = training.layout.part(training.sequence_length, rank)
         self.num_samples = sum(self.counts) * self.num_replicas
         self.batches: Batches | None = None
         self.evaluated: int | None = None

@@ -106,6 +106,11 @@ class TensorLayout:
         )  # fmt: skip
 
     @property
+    def context_parallel(self) -> ContextParallel:
+        """How devices along cp attend."""
+        return ContextParallel(self.cp, self.context, self.token_layout, self.ulysses)
+
+    @property
     def has_chunks(self) -> bool:
         """Are parts of microbatches chunks of their sequences?"""
         return self.parts_of == "sequence" and len(self.part_shares) > 1
@@ -161,9 +166,7 @@ class TensorLayout:
         that does not divide."""
         if self.cp == 1:
             return None
-        return ContextParallel(self.cp, self.context, self.token_layout, self.ulysses).part(
-            sequence_length, rank
-        )
+        return self.context_parallel.part(sequence_length, rank)
 
     def formats(self, dtype: torch.dtype) -> Formats:
         """Of parameters, gradients and master copy, where parameters have `dtype`."""

@@ -48,7 +48,6 @@ from meshwright.stage.chain.decoder import decoder_chain
 from meshwright.stage.chain.degrees import InnerDegrees, of_groups
 
 RANDOM = Source("random")  # tokens that are drawn, for tests and benchmarks; nothing is read
-CONTEXT_AXIS = "cp"
 HELD_OUT_STEP = -1  # of random tokens: no step of a training has this number
 
 
@@ -243,12 +242,17 @@ class TrainingConfig:
         return (self.first_step + iteration + 1) % every == 0 or iteration + 1 == num_iterations
 
     @property
+    def context_axes(self) -> tuple[str, ...]:
+        """Axes along which ranks share samples."""
+        return self.layout.inner_degrees.context_axes
+
+    @property
     def replica_axes(self) -> tuple[str, ...]:
         """Axes along which ranks have other samples: along cp they share them, and have other tokens. Groups of
         ranks have none: every rank's microbatches are numbered for itself."""
         if self.groups is not None:
             return ()
-        return tuple(axis for axis in self.data_axes if axis != CONTEXT_AXIS)
+        return tuple(axis for axis in self.data_axes if axis not in self.context_axes)
 
     @property
     def tokens_per_target(self) -> int:
@@ -366,7 +370,13 @@ class TrainingConfig:
         if name.kind in RELAYED:
             num_samples, num_tokens = self._relayed(counts, name)
             return relayed_shape(
-                self.model, name.kind, num_samples, num_tokens, self.layout.tp, wide_numbers(dtype)
+                self.model,
+                name.kind,
+                num_samples,
+                num_tokens,
+                self.layout.tp,
+                wide_numbers(dtype),
+                self.layout.context_parallel,
             )
         if name.kind not in ("activation", "gradient", SKIP.name, SKIP_GRADIENT.name):
             return None
@@ -385,10 +395,10 @@ class TrainingConfig:
         return (num_samples, length, width // self.layout.tp)
 
     def _relayed(self, counts: Sequence[int], name: ValueName) -> tuple[int, int]:
-        """Samples, and tokens of a device, of what relays send: of a microbatch's part, or of one of a group's."""
+        """Samples, and tokens that a device attends with, of what relays send: of a microbatch's part, or of one of a
+        group's."""
         if self.groups is not None:  # which are not cut into parts
             return counts[name.microbatch], self.groups.microbatches[name.microbatch].part.num_tokens
-        part = token_part(name.kind, name.part, self.layout.cp)
-        return len(
-            self.layout.part_samples(counts[name.microbatch], part)
-        ), self.sequence_length // self.layout.cp
+        ring = self.layout.context_parallel.ring_degree
+        part = token_part(name.kind, name.part, ring)
+        return len(self.layout.part_samples(counts[name.microbatch], part)), self.sequence_length // ring

@@ -201,7 +201,7 @@ def _value_bytes(lowering: Lowering, stages: Sequence[StageRows], program: Progr
             yield own
     known = {name for stage in stages for name in stage.rows.kinds}
     for name, size in between_bytes(plan, degrees_of(lowering)).items():
-        of_parts = () if name in COUNTED else _of_steps(name, shares, plan.cp)
+        of_parts = () if name in COUNTED else _of_steps(name, shares, plan.context_parallel.ring_degree)
         for kind in (name, name + GRADIENT, name + AGAIN):
             if kind in known:
                 yield ValueBytes(kind, (size / halves,), per_token=True, by_part=of_parts)

@@ -95,6 +95,11 @@ class PackedPart:
         """All tokens, in order, where these are packed so."""
         return PackedPart(tuple(padded_length(each, self.degree) for each in self.lengths))
 
+    @property
+    def ring(self) -> PackedPart:
+        """Itself: no neighbours exchange heads in a group."""
+        return self
+
     def of_rank(self, rank: int) -> PackedPart:
         """What another rank has."""
         return replace(self, rank=rank)

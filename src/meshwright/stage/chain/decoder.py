@@ -38,6 +38,7 @@ from meshwright.stage.chain.step_layout import (
     EXPERTS_OF_COPIES,
     EXPERTS_OF_PARTS,
     EXPERTS_OF_ROWS,
+    HEADS_OF_GROUP,
     laid_out,
 )
 
@@ -66,6 +67,8 @@ def decoder_chain(
     """The chain of the stage with these layers of a decoder, or of an encoder-decoder."""
     streams, beside = degrees.stream_layouts, {TENSOR: EXPERTS_OF_COPIES}
     beside |= dict.fromkeys(degrees.expert_axes, EXPERTS_OF_ROWS)
+    if degrees.ulysses > 1:
+        beside |= {axis: {**beside.get(axis, {}), **HEADS_OF_GROUP} for axis in degrees.heads_axes}
     if degrees.routes_own_tokens and not degrees.sequence_parallel:
         beside[TENSOR] = EXPERTS_OF_PARTS
     if model.has_parallel_branches:

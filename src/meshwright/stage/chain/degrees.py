@@ -27,8 +27,8 @@ class InnerDegrees:
 
     `sequence_parallel`: the residual stream is divided by tokens along tp. `fetches_again`: what is gathered for a product is
     not kept for its backward. ``context``: how cp devices share the tokens of a sequence; ``ulysses``: how many neighbours
-    among them exchange heads inside a ring. ``expert_axes``: those along which
-    experts are divided; none where every device has all. ``recompute``: what is recomputed by segments, as of a plan.
+    among them exchange heads inside a ring. ``expert_axes``: those along which experts are divided; none where every device
+    has all. ``recompute``: what is recomputed by segments, as of a plan.
     ``num_parts``: into so many parts a microbatch is cut; ``has_chunks``: along its sequences.
     """
 
@@ -82,6 +82,13 @@ class InnerDegrees:
         if self.cp == 1:
             return ()
         return (CONTEXT, heads_axis(self.ulysses)) if self.ulysses > 1 else (CONTEXT,)
+
+    @property
+    def heads_axes(self) -> tuple[str, ...]:
+        """Axes of the devices that exchange heads; none where nobody does."""
+        if self.context_parallel.ring_degree == 1:
+            return self.context_axes
+        return self.context_axes[1:]
 
     @property
     def divides_hidden(self) -> bool:

@@ -22,7 +22,7 @@ MODULES = {
         ("qkv", "query_norm", "key_norm", "latent_attention"),
     ),
     **dict.fromkeys(("causal_attention", "attention_core", "attention_of_heads", "chunk_attention"), ()),
-    **dict.fromkeys(("full_scores", "weighted_values"), ()),
+    **dict.fromkeys(("full_scores", "weighted_values", "heads_of_group", "tokens_of_group"), ()),
     **dict.fromkeys(("attention_output", "output_of_parts"), ("attention_output",)),
     "cross_attention": ("cross_query", "cross_key_value", "cross_attention_output"),
     **{name: (name,) for name in ("cross_norm", "cross_query", "cross_key_value")},

@@ -57,15 +57,8 @@ def attention(
         yield ChainStep("causal_attention", block, ("qkv",), ("attended",))
         yield ChainStep("attention_output", block, ("attended",), (partial,))
         return
-    if degrees.context == "ulysses":
-        yield ChainStep("head_parts", block, (entered,), ("head_parts",))
-        yield Moved(
-            "all_to_all", (CONTEXT,), "head_parts", "own_heads", RANKS, split_by=(BY_TOKENS, BY_HEADS)
-        )
-        yield ChainStep("attention_of_heads", block, ("own_heads",), ("token_parts",))
-        back = (BY_HEADS, BY_TOKENS)
-        yield Moved("all_to_all", (CONTEXT,), "token_parts", "attended_parts", RANKS, split_by=back)
-        yield ChainStep("output_of_parts", block, ("attended_parts",), (partial,))
+    if degrees.heads_axes:
+        yield from _exchanged_heads(block, entered, degrees, partial)
         return
     if degrees.context == "ring_self_attention":
         yield ChainStep("separate_heads", block, (entered,), ("query", "keys", "values"))
@@ -80,10 +73,32 @@ def attention(
         yield Moved("all_gather", (CONTEXT,), "block", "all_blocks", RANKS)
         yield ChainStep("attention_core", block, ("query", "all_blocks"), ("attended",))
     else:
-        core = ChainStep("attention_core", block, ("query", "block"), ("attended",))
-        rounds = TOKEN_RING if degrees.context == "token_ring" else RING
-        yield Relay(core, CONTEXT, degrees.cp, rounds)
+        yield _ring(block, degrees)
     yield ChainStep("attention_output", block, ("attended",), (partial,))
+
+
+def _exchanged_heads(
+    block: int, entered: str, degrees: InnerDegrees, partial: str
+) -> Iterator[ChainStep | Moved | Relay]:
+    """Attention of whole sequences to some heads, or of the tokens of a group to them, which is one rank of a ring."""
+    yield ChainStep("head_parts", block, (entered,), ("head_parts",))
+    there, back = (BY_TOKENS, BY_HEADS), (BY_HEADS, BY_TOKENS)
+    yield Moved("all_to_all", degrees.heads_axes, "head_parts", "own_heads", RANKS, split_by=there)
+    if degrees.context_parallel.ring_degree == 1:
+        yield ChainStep("attention_of_heads", block, ("own_heads",), ("token_parts",))
+    else:
+        yield ChainStep("heads_of_group", block, ("own_heads",), ("query", "block"))
+        yield _ring(block, degrees)
+        yield ChainStep("tokens_of_group", block, ("attended",), ("token_parts",))
+    yield Moved("all_to_all", degrees.heads_axes, "token_parts", "attended_parts", RANKS, split_by=back)
+    yield ChainStep("output_of_parts", block, ("attended_parts",), (partial,))
+
+
+def _ring(block: int, degrees: InnerDegrees) -> Relay:
+    """Attention to the keys and values that are here, or by the queries that are, while the next ones come."""
+    core = ChainStep("attention_core", block, ("query", "block"), ("attended",))
+    rounds = TOKEN_RING if degrees.context == "token_ring" else RING
+    return Relay(core, CONTEXT, degrees.context_parallel.ring_degree, rounds)
 
 
 def cross_attention(

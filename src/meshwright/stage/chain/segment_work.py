@@ -36,6 +36,9 @@ PARTS = {
 }  # fmt: skip
 ATTENDS = "attention_core"
 Shapes = tuple[MicrobatchShape, tuple[MicrobatchShape, ...]]  # of tokens, and of what attention is to
+# Steps that are counted with another: a bias on a sum with the addition of its branch, where heads lie, and how they are
+# turned, with what made them.
+WITHIN_OTHERS = ("finished", "heads_of_group", "tokens_of_group")
 WIDE_BYTES = 4  # of a number of the loss, in float32
 LOSS_NUMBERS = {"largest": 1, "maximum": 1, "terms": 2, "sums": 2}  # a token
 
@@ -125,7 +128,7 @@ def step_operators(plan: Plan, shape: MicrobatchShape, step: ChainStep, name: st
     if step.name == "add_branch":  # of as many numbers as a part adds to the stream, of all tokens
         whole = shape._replace(sequence_parallel=False)
         return part_operators(plan.model, f"{step.of[0]} add", name, whole, max(0, step.block))
-    if step.name == "finished":  # a bias on a sum: in the addition of its branch
+    if step.name in WITHIN_OTHERS:
         return ()
     takes_up = step.name in ("add", "give_both") and step.of[0]
     part = f"{step.of[0]} add" if takes_up else PARTS.get(step.name, step.name)

@@ -50,7 +50,7 @@ LAYOUTS_ALONG: Mapping[str, Steps] = {
             ("attention_core", "attention_of_heads", "causal_attention", "chunk_attention", "cross_core"),
             _OF_HEADS,
         ),
-        **dict.fromkeys(("full_scores", "weighted_values"), _OF_HEADS),
+        **dict.fromkeys(("full_scores", "weighted_values", "heads_of_group", "tokens_of_group"), _OF_HEADS),
         **dict.fromkeys(
             ("attention_output", "output_of_parts", "cross_output"), StepLayout(BY_HEADS, PARTIAL)
         ),
@@ -68,6 +68,8 @@ LAYOUTS_ALONG: Mapping[str, Steps] = {
 }
 
 
+# Along the axis of neighbours that exchange heads inside a ring.
+HEADS_OF_GROUP: Steps = dict.fromkeys(("heads_of_group", "attention_core", "tokens_of_group"), _OF_HEADS)
 # Along every axis along which experts are divided: rows of tokens have gone to the devices of their experts.
 EXPERTS_OF_ROWS: Steps = {"experts": StepLayout(BY_EXPERTS, BY_EXPERTS)}
 # Where experts are on several devices, along tp: every device looks for the experts of all tokens and has a part of each of

@@ -8,9 +8,10 @@ from tests.executor.context_parallel import parts_of
 
 from meshwright.executor.ops.attention.gathered_attention import in_rank_order, in_sequence_order
 from meshwright.executor.ops.token_places import own_tokens
+from meshwright.specs.sequence.sequence_part import ARRANGEMENTS
 
 
-@pytest.mark.parametrize("arrangement", ["contiguous", "zigzag"])
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 @pytest.mark.parametrize("degree", [1, 2, 3])
 def test_blocks_of_ranks_are_those_of_a_sequence(degree: int, arrangement: str) -> None:
     parts = parts_of(12, degree, arrangement)

@@ -10,6 +10,7 @@ from tests.executor.ops.attention.test_part_attention import compared
 from meshwright.executor.ops.attention.causal_attention import HeadLayout
 from meshwright.executor.ops.attention.head_exchange import HeadExchange, by_token
 from meshwright.specs.error import PlanError
+from meshwright.specs.sequence.sequence_part import ARRANGEMENTS
 
 DIVISIBLE = [(1, 4, 4), (2, 4, 2), (3, 3, 2), (4, 2, 2), (4, 2, 4), (4, 1, 8), (5, 5, 1), (6, 2, 6)]
 
@@ -17,10 +18,11 @@ DIVISIBLE = [(1, 4, 4), (2, 4, 2), (3, 3, 2), (4, 2, 2), (4, 2, 4), (4, 1, 8), (
 @pytest.mark.parametrize(("degree", "kv_heads", "group_size"), DIVISIBLE)
 @pytest.mark.parametrize("window", [0, 9])
 @pytest.mark.parametrize("has_documents", [False, True])
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 def test_heads_together_are_the_whole(
-    degree: int, kv_heads: int, group_size: int, window: int, has_documents: bool
+    degree: int, kv_heads: int, group_size: int, window: int, has_documents: bool, arrangement: str
 ) -> None:
-    parts = cp.parts_of(12 * degree, degree, "contiguous")
+    parts = cp.parts_of(12 * degree, degree, arrangement)
     layout = HeadLayout(kv_heads, group_size, 8, window)
     for found, expected in compared(cp.by_heads, parts, layout, torch.float64, has_documents):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
@@ -33,7 +35,9 @@ def test_what_is_sent_is_two_and_two_rho_of_the_queries() -> None:
     qkv = torch.randn(3, 5, layout.query_size + 2 * layout.key_size)
     parts, back = (
         exchange.by_rank(qkv),
-        by_token(torch.randn(3, 5 * degree, exchange.local.query_size), degree),
+        by_token(
+            torch.randn(3, 5 * degree, exchange.local.query_size), tuple(cp.parts_of(20, 4, "contiguous"))
+        ),
     )
     sent = sum(x[1:].numel() for x in (parts, back))
     q = 3 * 5 * layout.query_size

@@ -16,7 +16,7 @@ from meshwright.executor.ops.attention.part_attention import AttentionState, Par
 from meshwright.executor.ops.attention.rotary import Rotation, rotation, turned_at
 from meshwright.executor.ops.attention.tile_kernel import EMPTY_SUM
 from meshwright.executor.ops.token_places import own_tokens, token_places
-from meshwright.specs.sequence.sequence_part import SequencePart
+from meshwright.specs.sequence.sequence_part import ARRANGEMENTS, SequencePart
 
 THETA = 10_000.0
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -57,7 +57,7 @@ def compared(
 
 @given(
     degree=st.integers(1, 5),
-    arrangement=st.sampled_from(["contiguous", "zigzag"]),
+    arrangement=st.sampled_from(ARRANGEMENTS),
     run=st.integers(1, 40),
     heads=st.sampled_from([(1, 1), (2, 1), (1, 4), (2, 3)]),
     window=st.sampled_from([0, 0, 1, 5, 37]),

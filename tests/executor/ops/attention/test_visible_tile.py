@@ -14,7 +14,14 @@ from meshwright.executor.ops.attention.sliding_window import within_window
 from meshwright.executor.ops.attention.visible_tile import Tile, visible_tiles
 from meshwright.executor.ops.token_places import token_places
 from meshwright.specs.sequence.packed_part import PackedPart
-from meshwright.specs.sequence.sequence_part import OwnTokens, SequencePart
+from meshwright.specs.sequence.sequence_part import (
+    ARRANGEMENTS,
+    Arrangement,
+    OwnTokens,
+    SequencePart,
+    most_attended_pairs,
+    work_ratio,
+)
 
 
 def painted(tiles: tuple[Tile, ...], num_samples: int, queries: OwnTokens, keys: OwnTokens) -> Tensor:
@@ -29,7 +36,7 @@ def painted(tiles: tuple[Tile, ...], num_samples: int, queries: OwnTokens, keys:
 
 @given(
     degree=st.integers(1, 5),
-    arrangement=st.sampled_from(["contiguous", "zigzag"]),
+    arrangement=st.sampled_from(ARRANGEMENTS),
     run=st.integers(1, 150),
     window=st.sampled_from([0, 1, 9, 300]),
     num_documents=st.sampled_from([0, 3, 40]),
@@ -86,6 +93,15 @@ def test_a_contiguous_ring_skips_later_ranks() -> None:
     assert visible_tiles(parts[1], parts[2]) == ()
 
 
+def test_a_stripe_is_a_triangle_with_every_rank() -> None:
+    """Of the keys of later ranks a query sees one less than of its own."""
+    parts = parts_of(12, 3, "stripe")
+    for rank in (0, 1):
+        assert visible_tiles(parts[1], parts[rank]) == (Tile(slice(0, 4), slice(0, 4), is_causal=True),)
+    assert visible_tiles(parts[1], parts[2]) == (Tile(slice(1, 4), slice(0, 3), is_causal=True),)
+    assert visible_tiles(*parts_of(2, 2, "stripe")) == ()
+
+
 def test_a_window_leaves_out_ranks_that_are_behind_it() -> None:
     parts = parts_of(512, 4, "contiguous")
     mask = within_window(100, 512, torch.device("cpu"), None)
@@ -105,11 +121,14 @@ def pairs(part: SequencePart) -> int:
 
 
 @pytest.mark.parametrize("degree", [2, 4, 8])
-def test_a_zigzag_gives_all_ranks_the_same_work_and_runs_do_not(degree: int) -> None:
-    zigzag = [pairs(part) for part in parts_of(64 * degree, degree, "zigzag")]
-    assert len(set(zigzag)) == 1 and sum(zigzag) == 64 * degree * (64 * degree + 1) // 2
-    runs = [pairs(part) for part in parts_of(64 * degree, degree, "contiguous")]
-    assert max(runs) * degree / sum(runs) == pytest.approx(2 - 1 / degree, rel=0.01)
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+def test_what_ranks_compute_is_what_prices_say(arrangement: Arrangement, degree: int) -> None:
+    """Every pair once, and the busiest rank by the ratio that `most_attended_pairs` prices: 1 of a zigzag."""
+    parts = parts_of(64 * degree, degree, arrangement)
+    found = [pairs(part) for part in parts]
+    assert sum(found) == 64 * degree * (64 * degree + 1) // 2
+    assert max(found) == most_attended_pairs(parts[0])
+    assert max(found) * degree / sum(found) == work_ratio(parts[0])
 
 
 def test_without_an_order_all_pairs_are_one_rectangle() -> None:

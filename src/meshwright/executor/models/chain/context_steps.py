@@ -1,8 +1,8 @@
 """Steps of attention where the tokens of a sequence are divided, along cp or into chunks: in front of what brings keys and
 values of others, and behind it.
 
-Shapes: P devices along cp, B samples, S tokens of a sequence, s = S / P of a device, E hidden size, H query and K key-value
-heads of a tensor-parallel device, D numbers of a head, W any width.
+Shapes: P devices along cp, of which U neighbours exchange heads inside a ring, B samples, S tokens of a sequence, s = S / P
+of a device, E hidden size, H query and K key-value heads of a tensor-parallel device, D numbers of a head, W any width.
 """
 
 from __future__ import annotations
@@ -34,6 +34,13 @@ def part_of(data: MicrobatchData) -> RingPart:
     """The tokens of this device."""
     assert isinstance(data.part, RingPart), "these steps are of chains along cp"
     return data.part
+
+
+def group_of(data: MicrobatchData) -> tuple[SequencePart, ...]:
+    """The tokens of every device that exchanges heads with this one: of its neighbours in a ring, else of all."""
+    part = data.part
+    assert isinstance(part, SequencePart), "groups of ranks that change by step exchange no heads"
+    return part.neighbours if part.ulysses > 1 else tuple(map(part.of_rank, range(part.degree)))
 
 
 def mask_of(block: Block, data: MicrobatchData) -> DocumentMask | None:
@@ -94,19 +101,38 @@ def head_parts(
         return (_exchange(block, data).by_rank(block.heads(x_BsE)),)
     turn = stage.turn(data.length, x_BsE.dtype, x_BsE.device, data.documents, part_of(data))
     assert turn is not None, "latent attention is of families with rotary positions"
-    return (by_equal_heads(block.latent_attention.by_heads(x_BsE, turn), part_of(data).degree),)
+    return (by_equal_heads(block.latent_attention.by_heads(x_BsE, turn), len(group_of(data))),)
 
 
 def attention_of_heads(
     stage: DecoderStage, step: ChainStep, data: MicrobatchData, parts: Tensor
 ) -> tuple[Tensor, ...]:
     """Attention of some heads of whole sequences, for every device its tokens: [P, B, s, W]."""
-    block, degree = block_of(stage, step.block), part_of(data).degree
+    block, group = block_of(stage, step.block), group_of(data)
+    own_heads = sequence_of(parts, group)
     if block.latent_attention is not None:
-        return (by_token(block.latent_attention.attend(sequence_of(parts), data.documents), degree),)
+        return (by_token(block.latent_attention.attend(own_heads, data.documents), group),)
     turn = stage.turn(data.length, parts.dtype, parts.device, data.documents)
-    attended = causal_attention(sequence_of(parts), _exchange(block, data).local, turn, data.documents)
-    return (by_token(attended, degree),)
+    attended = causal_attention(own_heads, _exchange(block, data).local, turn, data.documents)
+    return (by_token(attended, group),)
+
+
+def heads_of_group(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, parts: Tensor
+) -> tuple[Tensor, ...]:
+    """Of some heads queries and the block of keys and values, as `heads` gives them, of the tokens of all neighbours."""
+    block, own_heads = block_of(stage, step.block), sequence_of(parts, group_of(data))
+    if block.latent_attention is not None:
+        return block.latent_attention.query_and_block_of(own_heads)
+    turn = stage.turn(data.length, parts.dtype, parts.device, data.documents, part_of(data).ring)
+    return query_and_block(own_heads, _exchange(block, data).local, turn)
+
+
+def tokens_of_group(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, attended_BsW: Tensor
+) -> tuple[Tensor, ...]:
+    """For every neighbour its tokens of what some heads attended to: [U, B, s, W]."""
+    return (by_token(attended_BsW, group_of(data)),)
 
 
 def output_of_parts(
@@ -118,4 +144,4 @@ def output_of_parts(
 
 
 def _exchange(block: Block, data: MicrobatchData) -> HeadExchange:
-    return HeadExchange(block.layout, part_of(data).degree)
+    return HeadExchange(block.layout, len(group_of(data)))

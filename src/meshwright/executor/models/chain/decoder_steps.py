@@ -229,6 +229,8 @@ STEPS: Mapping[str, StepFunction] = {
     "attention_output": parts.attention_output,
     "head_parts": parts.head_parts,
     "attention_of_heads": parts.attention_of_heads,
+    "heads_of_group": parts.heads_of_group,
+    "tokens_of_group": parts.tokens_of_group,
     "output_of_parts": parts.output_of_parts,
     "mlp_norm": mlp_norm,
     "mlp": mlp,

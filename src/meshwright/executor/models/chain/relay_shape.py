@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from meshwright.specs.model.block import Attention
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.sequence.context_parallel import ContextParallel
 from meshwright.stage.relay.rounds import RELAYS, Round
 
 # What a relay's segment reads, and sends first, and what its steps send on.
@@ -29,22 +30,34 @@ def token_part(kind: str, part: int, num_steps: int) -> int:
 
 
 def relayed_shape(
-    model: ModelSpec, kind: str, num_samples: int, num_tokens: int, tp: int, wide_numbers: int
+    model: ModelSpec,
+    kind: str,
+    num_samples: int,
+    num_tokens: int,
+    tp: int,
+    wide_numbers: int,
+    own: ContextParallel,
 ) -> tuple[int, ...] | None:
-    """Of so many tokens of a device; where layers of a model differ it is not known before the run."""
-    shapes = {_of_token(own.attention, kind, tp, wide_numbers) for own in model.kinds}
+    """Of so many tokens that a device attends with, and its part of the heads; where layers of a model differ it is not known
+    before the run."""
+    shapes = {_of_token(each.attention, kind, tp, wide_numbers, own) for each in model.kinds}
     if len(shapes) > 1:
         return None
     number, *head = shapes.pop()
     return (*((number,) if number else ()), num_samples, num_tokens, *head)
 
 
-def _of_token(attention: Attention, kind: str, tp: int, wide_numbers: int) -> tuple[int, ...]:
+def _of_token(
+    attention: Attention, kind: str, tp: int, wide_numbers: int, own: ContextParallel
+) -> tuple[int, ...]:
     """Tensors of a block (0: it is no block), heads of one, numbers of a head."""
     heads, kv_heads = attention.num_heads // tp, attention.num_kv_heads // tp
     query, value = attention.head_dim, attention.value_dim
     if attention.latent:
         kv_heads = heads
+    if own.heads_degree > 1:
+        kv_heads = kv_heads * own.repeats_of_key(heads, kv_heads) // own.heads_degree
+        heads //= own.heads_degree
     block = (1, heads, query + value) if attention.latent else (2, kv_heads, query)
     found: Mapping[str, tuple[int, ...]] = {
         **dict.fromkeys(("block", "travelling_block", "leaving_gradient", "arrived_gradient"), block),

@@ -63,6 +63,13 @@ class LatentAttention(nn.Module):
         query_BsHD = self._queries(x_BsE, turn).transpose(1, 2).contiguous()
         return query_BsHD, block_BHsW.transpose(1, 2)[None].contiguous()
 
+    def query_and_block_of(self, heads_BsW: Tensor) -> tuple[Tensor, Tensor]:
+        """What `query_and_block` gives, of some heads as `by_heads` gives them."""
+        head_dim, width = self.attention.head_dim, self.latent.value_head_dim
+        heads_BshW = torch.unflatten(heads_BsW, -1, (-1, 2 * head_dim + width))
+        query_BshD, block_BshW = torch.split(heads_BshW, [head_dim, head_dim + width], -1)
+        return query_BshD.contiguous(), block_BshW[None].contiguous()
+
     def attend(self, heads_BSW: Tensor, documents: DocumentMask | None = None) -> Tensor:
         """Attention of whole sequences to some heads as `by_heads` gives them: [B, S, h V]."""
         head_dim, width = self.attention.head_dim, self.latent.value_head_dim

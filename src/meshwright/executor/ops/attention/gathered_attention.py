@@ -4,7 +4,8 @@ that of the ranks.
 Shapes: P ranks, B samples, S tokens of a sequence, s = S / P of a rank, K key-value heads, D numbers of a head.
 
 Every rank attends with its own queries to all keys (Llama 3, arXiv 2407.21783, section 3.3.2): one call of `PartAttention`
-with ``part.whole``. The gradient of the gathered block is whole, a term of the sum over ranks: a reduce-scatter follows.
+with ``part.whole``. Of stripes a query sees P keys more than the one before it, so there the blocks of the ranks stay apart,
+and each is a triangle. The gradient of the gathered block is whole, a term of the sum over ranks: a reduce-scatter follows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.ops.attention.document_mask import DocumentMask
-from meshwright.executor.ops.attention.part_attention import PartAttention
+from meshwright.executor.ops.attention.part_attention import AttentionState, PartAttention
 from meshwright.executor.ops.token_places import token_places
 from meshwright.specs.sequence.sequence_part import SequencePart
 
@@ -49,21 +50,35 @@ class _GatheredAttention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, gathered: Tensor, part: SequencePart, mask: DocumentMask | None
     ) -> Tensor:
-        ctx.attention, ctx.part, ctx.mask = PartAttention(part), part, mask
-        block = in_sequence_order(torch.unflatten(gathered, 0, (part.degree, -1)), part)
-        state = ctx.attention.attend(query, block, None, part.whole, mask)
-        output: Tensor = ctx.attention.finished(state, query.dtype)
-        ctx.save_for_backward(query, block, output, state.sums_BHs)
+        ctx.part, ctx.mask, attention, state = part, mask, PartAttention(part), None
+        blocks = _attended(torch.unflatten(gathered, 0, (part.degree, -1)), part)
+        for block, keys in blocks:
+            state = attention.attend(query, block, state, keys, mask)
+        assert isinstance(state, AttentionState), "its own keys are among them"
+        output: Tensor = attention.finished(state, query.dtype)
+        ctx.save_for_backward(query, output, state.sums_BHs, *(block for block, _ in blocks))
         return output
 
     @staticmethod
     def backward(ctx: Any, output_gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        query, block, output, sums = ctx.saved_tensors
-        attention: PartAttention = ctx.attention
-        query_gradient, block_gradient = attention.gradients_of(query), attention.gradients_of(block)
-        attention.attend_backward(
-            query, block, output, sums, output_gradient, query_gradient, block_gradient, ctx.part.whole,
-            ctx.mask,
-        )  # fmt: skip
-        by_rank = in_rank_order(block_gradient, ctx.part).flatten(0, 1)
-        return query_gradient.to(query.dtype), by_rank.to(block.dtype), None, None
+        query, output, sums, *blocks = ctx.saved_tensors
+        part, attention = ctx.part, PartAttention(ctx.part)
+        query_gradient, gradients = attention.gradients_of(query), [attention.gradients_of(x) for x in blocks]
+        for block, gradient, keys in zip(blocks, gradients, _tokens_of(part), strict=True):
+            attention.attend_backward(
+                query, block, output, sums, output_gradient, query_gradient, gradient, keys, ctx.mask
+            )
+        is_apart = len(gradients) > 1
+        by_rank = torch.stack(gradients) if is_apart else in_rank_order(gradients[0], part)
+        return query_gradient.to(query.dtype), by_rank.flatten(0, 1).to(query.dtype), None, None
+
+
+def _tokens_of(part: SequencePart) -> tuple[SequencePart, ...]:
+    """Whose keys are attended to at once."""
+    return tuple(map(part.of_rank, range(part.degree))) if part.arrangement == "stripe" else (part.whole,)
+
+
+def _attended(gathered: Tensor, part: SequencePart) -> list[tuple[Tensor, SequencePart]]:
+    """The blocks that are attended to at once, and whose they are."""
+    blocks = gathered if part.arrangement == "stripe" else [in_sequence_order(gathered, part)]
+    return list(zip(blocks, _tokens_of(part), strict=True))

@@ -1,12 +1,12 @@
 """Ulysses: from some tokens of all heads to all tokens of some heads and back, around attention (Jacobs et al. 2023, arXiv
 2309.14509). What an all-to-all of equal parts takes and gives; nothing here communicates.
 
-Shapes: P ranks, B samples, S tokens, s = S / P of a rank, D numbers of a head, H query and K key-value heads, of which a rank
-gets h = H / P and k = K / P; W any width.
+Shapes: P ranks of a group, B samples, S tokens that they have together, s = S / P of a rank, D numbers of a head, H query and
+K key-value heads, of which a rank gets h = H / P and k = K / P; W any width.
 
     parts = exchange.by_rank(qkv)                       # [P, B, s, (h + 2k) D]: all-to-all along the first dimension
-    attended = causal_attention(sequence_of(parts), exchange.local, turn)                               # [B, S, h D]
-    parts = by_token(attended, P)                       # [P, B, s, h D]: all-to-all
+    attended = causal_attention(sequence_of(parts, group), exchange.local, turn)                        # [B, S, h D]
+    parts = by_token(attended, group)                   # [P, B, s, h D]: all-to-all
     output = exchange.heads_of(parts)                   # [B, s, H D]
 
 All are differentiable, and the transpose of an all-to-all is one. Fewer key-value heads than ranks are repeated, each as
@@ -16,12 +16,15 @@ often as ranks share its queries, so that every rank has one; the gradient of a 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from meshwright.executor.ops.attention.causal_attention import HeadLayout
+from meshwright.executor.ops.token_places import token_places
 from meshwright.specs.sequence.context_parallel import repeats_of_key
+from meshwright.specs.sequence.sequence_part import SequencePart
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,19 @@ class HeadExchange:
         return repeats_of_key(self._num_heads, self.layout.num_kv_heads, self.degree)
 
 
-def sequence_of(parts: Tensor) -> Tensor:
-    """What came from all ranks, each with its tokens [P, B, s, W], as whole sequences [B, S, W]: ranks have them in order
-    (arrangement contiguous).
-    """
-    return parts.transpose(0, 1).flatten(1, 2)
+@lru_cache(maxsize=64)
+def _rising(group: tuple[SequencePart, ...], device: torch.device) -> tuple[Tensor, Tensor] | None:
+    """Where the tokens of ranks one behind the other stand in the order of the sequence, and the way back; None: as they
+    are."""
+    places = torch.cat([token_places(part, device) for part in group])
+    order = torch.argsort(places)
+    return None if bool((places[1:] > places[:-1]).all()) else (order, torch.argsort(order))
+
+
+def sequence_of(parts: Tensor, group: tuple[SequencePart, ...]) -> Tensor:
+    """What came from the ranks of a group, each with its tokens [P, B, s, W], in the order of the sequence: [B, S, W]."""
+    x_BSW, orders = parts.transpose(0, 1).flatten(1, 2), _rising(group, parts.device)
+    return x_BSW if orders is None else x_BSW.index_select(1, orders[0])
 
 
 def by_equal_heads(heads_BsW: Tensor, degree: int) -> Tensor:
@@ -84,6 +95,8 @@ def by_equal_heads(heads_BsW: Tensor, degree: int) -> Tensor:
     return torch.stack(heads_BsW.chunk(degree, -1))
 
 
-def by_token(x_BSW: Tensor, degree: int) -> Tensor:
-    """Whole sequences [B, S, W] -> for every rank its tokens: [P, B, s, W]."""
-    return torch.unflatten(x_BSW, 1, (degree, -1)).transpose(0, 1).contiguous()
+def by_token(x_BSW: Tensor, group: tuple[SequencePart, ...]) -> Tensor:
+    """What a group has together, in the order of the sequence [B, S, W] -> for every rank its tokens: [P, B, s, W]."""
+    orders = _rising(group, x_BSW.device)
+    x_BSW = x_BSW if orders is None else x_BSW.index_select(1, orders[1])
+    return torch.unflatten(x_BSW, 1, (len(group), -1)).transpose(0, 1).contiguous()
