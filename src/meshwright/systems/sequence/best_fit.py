@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 
 def packed(lengths: Sequence[int], numbers: Sequence[int], capacity: int) -> list[tuple[int, ...]]:
-    """Packs of at most `capacity` tokens: longest first, each where it leaves the least room (best fit decreasing)."""
+    """Packs of at most `capacity` tokens: longest first, each where it leaves the least room (best fit decreasing). What is
+    longer than that is alone."""
     packs: list[list[int]] = []
     rooms: list[tuple[int, int]] = []  # room and number of every pack that has some
     for number in sorted(numbers, key=lambda one: (-lengths[one], one)):

@@ -7,18 +7,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.systems.sequence.length_files import (
-    CONTEXT,
+from benchmarks.sequence_steps import (
     FILES,
     NUM_RANKS,
-    RANK_TOKENS,
     TAILS,
     costs,
     of_file,
     of_tail,
+    static_traffic,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshwright.specs.error import PlanError
 from meshwright.specs.sequence.group_seconds import busy_seconds, circulated_tokens, finish_seconds, imbalance
@@ -46,11 +45,6 @@ SMALL = SequenceCosts(
     rates={8: 100.0},
 )  # fmt: skip  a rank holds ten tokens
 OFFLOADING = replace(SMALL, offload_bytes=8, offload_rate=1000.0)
-
-
-def static_traffic(lengths: list[int]) -> int:
-    """Tokens that travel where every sequence is on as many ranks as the context needs."""
-    return (CONTEXT // RANK_TOKENS - 1) * sum(lengths)
 
 
 def is_within_capacity(batch: GroupedBatch, known: SequenceCosts) -> bool:
@@ -109,6 +103,15 @@ def test_levels_are_of_equal_seconds_and_fall() -> None:
     assert all(min(a).seconds >= 0 and a[-1].seconds >= b[0].seconds for a, b in pairwise(levels))
     seconds = [sum(unit.seconds * unit.degree for unit in level) for level in levels]
     assert max(seconds) < 1.5 * min(seconds)
+
+
+def test_where_ranks_have_few_groups_packs_are_smaller_so_that_all_have_as_many() -> None:
+    known = replace(SMALL, square_s=0.0, fixed_s=0.0)
+    lengths = (2,) * 16  # 32 tokens of four ranks: full packs are 10, 10, 10 and 2
+    batch = ByteScale()(lengths, 4, known)
+    assert [sum(batch.group_lengths(group)) for group in batch.groups] == [8, 8, 8, 8]
+    assert len(ByteScale(balance="none")(lengths, 4, known).groups) == 4
+    assert packed((9, 4), (0, 1), 6) == [(0,), (1,)]  # longer than a pack: alone
 
 
 def test_what_cannot_be_held_is_refused() -> None:

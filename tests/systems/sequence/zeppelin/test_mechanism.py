@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.sequence_steps import FILES, NUM_RANKS, costs, of_file
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.systems.sequence.length_files import FILES, NUM_RANKS, costs, of_file
 
 from meshwright.specs.error import PlanError
 from meshwright.specs.sequence.group_seconds import busy_seconds, imbalance

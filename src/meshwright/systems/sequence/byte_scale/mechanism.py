@@ -11,11 +11,14 @@ from typing import NamedTuple
 
 from meshwright.specs.error import PlanError
 from meshwright.specs.option import option
+from meshwright.specs.sequence.group_seconds import finish_seconds
 from meshwright.specs.sequence.sequence_costs import SequenceCosts
 from meshwright.specs.sequence.sequence_group import GroupedBatch, SequenceGroup
 from meshwright.systems.sequence.best_fit import packed
 
 BALANCES = ("dp", "pp", "none")
+MANY_GROUPS = 8  # of a rank: of so many each is little, and ranks are even with full packs
+SMALLER_PACKS = (0.95, 0.9, 0.85, 0.8, 0.7, 0.6)  # of what a rank holds: what is tried where there are fewer
 
 
 class Unit(NamedTuple):
@@ -32,7 +35,7 @@ class ByteScale:
     """Groups of a step by hybrid data parallelism (Ge et al. 2025, arXiv 2502.21231).
 
     A sequence gets the least ranks that hold it, not a power of two of them. Short ones are packed, each where it leaves the
-    least room. What this gives is dealt out by `balance`:
+    least room, and where ranks have few groups also into less than they hold. What this gives is dealt out by `balance`:
 
     - "dp": longest first, to the ranks that are free first (the paper's DP-balance);
     - "pp": into `buckets` of equal seconds by length; every rank takes from its own bucket, so that what follows each other
@@ -53,7 +56,17 @@ class ByteScale:
     def __call__(self, lengths: Sequence[int], num_ranks: int, costs: SequenceCosts) -> GroupedBatch:
         """Groups of all sequences, the first given out first. Raises PlanError for a sequence that all ranks do not hold."""
         costs = costs.holding(self.tokens)
-        units = units_of(lengths, num_ranks, costs, self.offloads, self.longest)
+        batch = self._packed(lengths, num_ranks, costs, 1.0)
+        if self.balance == "none" or len(batch.groups) >= MANY_GROUPS * num_ranks:
+            return batch
+        tried = [batch, *(self._packed(lengths, num_ranks, costs, share) for share in SMALLER_PACKS)]
+        return min(tried, key=lambda one: max(finish_seconds(one, costs)))
+
+    def _packed(
+        self, lengths: Sequence[int], num_ranks: int, costs: SequenceCosts, share: float
+    ) -> GroupedBatch:
+        """Groups with packs of a share of what a rank holds."""
+        units = units_of(lengths, num_ranks, costs, self.offloads, self.longest, share)
         if self.balance == "none":
             groups = in_turn(units, num_ranks)
         else:
@@ -63,9 +76,15 @@ class ByteScale:
 
 
 def units_of(
-    lengths: Sequence[int], num_ranks: int, costs: SequenceCosts, offloads: bool = True, longest: float = 1.0
+    lengths: Sequence[int],
+    num_ranks: int,
+    costs: SequenceCosts,
+    offloads: bool = True,
+    longest: float = 1.0,
+    share: float = 1.0,
 ) -> list[Unit]:
-    """What is given out, in the order of the batch: every long sequence, and packs of short ones at the first of each.
+    """What is given out, in the order of the batch: every long sequence, and packs of short ones at the first of each, of up
+    to a share of what a rank holds.
 
     Few ranks may be enough for an offloaded sequence, which are then busy longer than all others: one that would take more
     than `longest` of the mean seconds of a rank gets more ranks.
@@ -85,7 +104,7 @@ def units_of(
             short.append(number)
         else:
             long.append(Unit((number,), degree, offload, costs.seconds((length,), degree, offload)))
-    packs = packed(lengths, short, int(costs.capacity_tokens + 1e-9))
+    packs = packed(lengths, short, int(share * costs.capacity_tokens + 1e-9))
     units = long + [Unit(pack, 1, 0.0, costs.seconds([lengths[one] for one in pack], 1)) for pack in packs]
     most_s = longest * sum(unit.degree * unit.seconds for unit in units) / num_ranks
     units = [widened(unit, lengths, num_ranks, costs, most_s) for unit in units]
