@@ -98,6 +98,7 @@ QUICK = [
     planned("llama", cp=2, pp=2, context="ring", token_layout="contiguous", recompute="full"),
     planned("gpt", clip=0.1, cp=4, sharding="zero2", split_backward=True),
     planned("tied", cp=2, context="ring", recompute="selective"),
+    planned("latent", cp=4, ulysses=2, token_layout="stripe", recompute="selective", optimizer="sgd"),
 ]
 # As these, of other models and kinds.
 MORE = [
@@ -110,6 +111,18 @@ MORE = [
     ),
     planned("tied", cp=2, pp=2, context="ulysses", schedule="zb_h1"),
     planned("mixtral", cp=2),
+    # heads exchanged inside a ring, and layouts that are not a kind's own
+    planned("gpt", clip=0.1, cp=4, ulysses=2, recompute="full", sharding="zero3", split_backward=True),
+    planned("qwen", cp=4, ulysses=2, token_layout="stripe", sharding="zero1", recompute="selective_op"),
+    planned("tied", cp=4, ulysses=2, microbatch_size=2, token_parts=2),
+    planned("mixtral of 4", cp=4, ulysses=2, ep=4),
+    planned("deepseek", cp=2, pp=2, context="ulysses", token_layout="zigzag"),
+    planned("gpt", cp=2, tp=2, sequence_parallel=True, token_layout="stripe", recompute="selective"),
+    *(
+        planned("tied", cp=4, context=context, token_layout=layout, recompute="selective")
+        for context in ("ring", "all_gather", "ulysses")
+        for layout in ("contiguous", "stripe")
+    ),
     planned("qwen", cp=2, tp=2, context="ulysses", recompute="selective"),
 ]
 
