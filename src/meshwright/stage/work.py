@@ -10,6 +10,7 @@ from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.sequence.context_parallel import ContextParallel
 from meshwright.stage.group.value_size import (
     LocalParameters,
     num_local_block_parameters,
@@ -23,10 +24,15 @@ from meshwright.stage.saved.size import saving_context
 
 def microbatch_shape(plan: Plan) -> MicrobatchShape:
     """What one instruction of the plan works on, on one device."""
+    return attending_shape(plan, plan.context_parallel)
+
+
+def attending_shape(plan: Plan, way: ContextParallel) -> MicrobatchShape:
+    """The same where devices of cp attend in this way, whatever the plan says."""
     return MicrobatchShape(
         plan.microbatch_size, plan.workload.sequence_length // plan.model.num_halves, plan.dtype, plan.tp, plan.ep, plan.cp,
         plan.sequence_parallel, plan.expert_tp, plan.core_attention, plan.gradient_dtype,
-        arrangement=plan.context_parallel.arrangement, heads_degree=plan.context_parallel.heads_degree,
+        arrangement=way.arrangement, heads_degree=way.heads_degree, in_pieces=way.travels,
         document_length=_document_length(plan),
     )  # fmt: skip
 

@@ -28,9 +28,11 @@ from meshwright.lowering.transfer.stage_edge import StageEdge, edges_of
 from meshwright.schedules import registered
 from meshwright.specs.error import ProgramError
 from meshwright.specs.model.layers import StageLayers
+from meshwright.specs.operator import total_flops
 from meshwright.specs.plan.plan import PassOption
 from meshwright.stage.chain.decoder import decoder_chain
 from meshwright.stage.chain.degrees import InnerDegrees
+from meshwright.stage.operator.attention import MERGE, OF_ATTENTION
 
 CASES: dict[str, dict[str, Any]] = {"tp": TP, "tp_sequence_parallel": SEQUENCE_PARALLEL}
 
@@ -134,15 +136,17 @@ def test_what_a_backward_fetches_first_is_fetched_beside_the_backward_before_it(
 @pytest.mark.parametrize("layout", ["", "contiguous", "stripe"])
 @pytest.mark.parametrize(("step", "name"), [("ATTEND", "F"), ("ATTEND_BACKWARD", "B")])
 def test_steps_of_a_ring_together_are_attention(layout: str, step: str, name: str) -> None:
-    """Of contiguous pieces the first step is a causal product, and every other a whole one: two."""
+    """The first step is a causal product of the own piece, every other one of a piece that came, and its merge."""
     choices: dict[str, Any] = {"cp": 4, "token_layout": layout, "batch": 1}
     works = [view.work for view in rows_named(segment_program(**choices), step)]
-    counts = [sum(each.count for each in work.operators) for work in works]
-    assert counts == ([1, 2, 2, 2] if layout == "contiguous" else [1, 1, 1, 1])
+    products = [[each for each in work.operators if each.kind == "attention"] for work in works]
+    assert [sum(each.count for each in own) for own in products] == [1, 1, 1, 1]
+    assert [own[0].shape[-1] for own in products] == ([1, 1, 1, 1] if layout == "stripe" else [1, 0, 0, 0])
+    merges = [sum(each.label == MERGE for each in work.operators) for work in works]
+    assert merges == [0, 1, 1, 1]
     whole = work_of(lowered(plan(ONE_LAYER, **choices)), name, 0).operators
-    (attention,) = (each for each in whole if each.kind == "attention")
-    assert sum(counts) == attention.count
-    assert sum(work.flops for work in works) == pytest.approx(attention.total_flops)
+    core = [each for each in whole if each.kind == "attention" or each.label in OF_ATTENTION]
+    assert sum(work.flops for work in works) == pytest.approx(total_flops(core))
 
 
 def test_edges_beside_the_path_are_of_whole_stages() -> None:

@@ -61,8 +61,9 @@ JOBS: dict[str, tuple[ModelSpec, str, int, int, dict[str, Any]]] = {
         {"cp": 16, "recompute": "none", "sharding": "zero1", "mesh_order": "pp-dp-cp-tp", "sharding_degree": 0},
     ),
     "a ring": (
-        MODEL, "8xH100", 8, 16384,
-        {"cp": (2, 8), "tp": 1, "pp": 1, "recompute": "none", "sharding": ("none", "zero1"), "sharding_degree": 0},
+        MODEL.changed(num_kv_heads=32), "2x8xH100 nic=10GB/s", 8, 16384,
+        {"cp": (2, 16), "context": ("ring", "all_gather"), "mesh_order": "pp-dp-cp-tp", "tp": 1, "pp": 1,
+         "recompute": "none", "sharding": ("none", "zero1"), "sharding_degree": 0},
     ),
     "every second product": (
         MODEL.changed(num_layers=32), "8xA100-40", 16, 8192,

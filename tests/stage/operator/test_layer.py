@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from tests.lowering.plans import DENSE, EXPERTS
 
-from meshwright.specs import load_model, stage_layers, total_bytes, total_flops
+from meshwright.specs import load_model, stage_layers, total_flops
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan.optimizer import AdamW
-from meshwright.specs.sequence.sequence_part import SequencePart, work_ratio
 from meshwright.stage.operator.layer import (
     MicrobatchShape,
-    attention_backward,
-    attention_forward,
     local_sizes,
     step_operators,
 )
@@ -66,65 +61,6 @@ def test_whole_experts_have_fewer_rows_and_whole_matrices():
     assert up.shape == (4, rows // 4, 2 * inner // 4, 64) and down.shape == (4, rows // 4, 64, inner // 4)
     assert whole_up.shape == (1, rows // 4, 2 * inner, 64) and whole_down.shape == (1, rows // 4, 64, inner)
     assert total_flops([up, down]) == total_flops([whole_up, whole_down])
-
-
-@pytest.mark.parametrize("attention", [attention_forward, attention_backward])
-@pytest.mark.parametrize("cp", [2, 4, 8])
-def test_the_last_of_contiguous_pieces_attends_to_nearly_all(attention, cp):
-    """Liu et al. 2023: without a zigzag the last device has 2 - 1 / P times the mean work: a causal product with its own
-    keys, and with those of every other device a whole one, which is two causal ones."""
-    local = local_sizes(DENSE, 1)
-    mean, last = (
-        attention(DENSE.attention, local, SHAPE._replace(cp=cp, arrangement=each))
-        for each in ("zigzag", "contiguous")
-    )
-    pairs = 64 * 65 / 2
-    seen = pairs - (64 - 64 // cp) * (64 - 64 // cp + 1) / 2
-    assert total_flops(last) / total_flops(mean) == pytest.approx(seen / (pairs / cp))
-    assert seen / (pairs / cp) == pytest.approx(2 - 1 / cp, rel=0.02)
-    assert last[0].count == 2 * cp - 1 and last[0].shape == mean[0].shape
-
-
-@pytest.mark.parametrize("window", [0, 16, 40, 64])
-@pytest.mark.parametrize("attention", [attention_forward, attention_backward])
-@pytest.mark.parametrize("cp", [2, 4, 8])
-def test_attention_is_divided_among_the_pieces_of_a_sequence(window, attention, cp):
-    """All devices together make every pair of query and key that one device makes; under windows the first tokens see fewer,
-    and what is counted is the busiest device's."""
-    local = local_sizes(DENSE, 1)
-    windowed = replace(DENSE.attention, window=window)
-    one = attention(windowed, local, SHAPE)
-    many = attention(windowed, local, SHAPE._replace(cp=cp))
-    busiest = work_ratio(SequencePart(64, cp, 0, "zigzag"), window)
-    assert cp * total_flops(many) == pytest.approx(busiest * total_flops(one))
-    assert busiest == 1.0 if window in (0, 64) else 1.0 < busiest < 1.2
-    (operator,) = many
-    is_local = 0 < window < 64 // cp
-    assert operator.count == (1 if is_local else cp) and operator.shape[3] == 64 // cp
-    assert operator.shape[-1] == (window if is_local else 1)
-
-
-@pytest.mark.parametrize("cp", [1, 2])
-@pytest.mark.parametrize(
-    ("attention", "forward", "backward"), [("unfused", 4, 6), ("unfused_dropout", 9, 11)]
-)
-def test_unfused_attention_makes_whole_score_matrices(cp, attention, forward, backward):
-    """Two products of all pairs forward and four backward, twice the causal ones; scores are written and read."""
-    shape = SHAPE._replace(cp=cp, attention=attention)
-    local = local_sizes(DENSE, 1)
-    pairs = 2 * DENSE.num_heads * 64 * 64 // cp
-    for found, products, touched in (
-        (attention_forward(DENSE.attention, local, shape), 2, forward),
-        (attention_backward(DENSE.attention, local, shape), 4, backward),
-    ):
-        assert not of_kind(found, "attention")
-        assert total_flops(of_kind(found, *PRODUCTS)) == products * pairs * 2 * DENSE.head_dim
-        (softmax,) = of_kind(found, "elementwise")
-        assert softmax.bytes == touched * pairs
-    fused, whole = (
-        attention_forward(DENSE.attention, local, each) for each in (SHAPE._replace(cp=cp), shape)
-    )
-    assert total_bytes(whole) > total_bytes(fused)
 
 
 def test_gradients_summed_in_another_format_move_other_bytes():

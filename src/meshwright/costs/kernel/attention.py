@@ -47,6 +47,7 @@ LEAST_KEYS = 64  # a split of the cache below this many keys is not worth a bloc
 MOST_SHARING = 32
 UNSHARED = " unshared"  # behind a format's name: the curve of those other kernels
 ROOF = 8.0  # p of the two times of generation, which overlap almost wholly; a shape, not fitted
+LONGEST_MEASURED = 16384.0  # tokens of a sequence in the tables of context attention
 LEAST_QUERIES = 16  # rows of the smallest tensor-core product
 
 EXPONENTIALS = ChipConstant(
@@ -124,8 +125,12 @@ def generation_s(constants: Mapping[str, float], chip: Chip, columns: Columns) -
 
 
 def _context_place(columns: Columns) -> FloatArray:
+    """Beyond the longest sequences of the tables that of a kernel with as many blocks at these: with few heads it is not as
+    idle as one of few heads and few tokens."""
     group = columns["heads"] / columns["kv_heads"]
-    return log2_columns(columns["batch"] * columns["heads"], columns["sequence"], group, columns["head_dim"])
+    sequence = np.minimum(columns["sequence"], LONGEST_MEASURED)
+    rows = columns["batch"] * columns["heads"] * columns["sequence"] / sequence
+    return log2_columns(rows, sequence, group, columns["head_dim"])
 
 
 def _generation_place(columns: Columns) -> FloatArray:

@@ -34,11 +34,12 @@ from meshwright.stage.mesh import (
     ring_axes,
     shard_axes,
 )
-from meshwright.stage.operator.layer import MicrobatchShape, step_operators
+from meshwright.stage.operator.encoder_decoder import core_backward, core_forward
+from meshwright.stage.operator.layer import MicrobatchShape, local_sizes, step_operators
 from meshwright.stage.piece import is_vocabulary_split
 from meshwright.stage.saved.saved import boundary_bytes_per_token
 from meshwright.stage.stage_pass import pass_operators
-from meshwright.stage.work import microbatch_shape
+from meshwright.stage.work import attending_shape, microbatch_shape
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -94,6 +95,7 @@ class PassSeconds:
         self._costs: dict[tuple[object, ...], list[Cost]] = {}
         self._operators: dict[tuple[object, ...], list[tuple[Operator, ...]]] = {}
         self._known: dict[tuple[object, ...], tuple[Floats, Floats, Floats]] = {}
+        self._cores: dict[tuple[object, ...], Floats] = {}
         self._split: dict[tuple[object, ...], dict[str, Any]] = {}
         self._asked = Answers[dict[str, Any]]()
 
@@ -107,9 +109,10 @@ class PassSeconds:
             return {**dict.fromkeys(TAKEN, nothing), **dict.fromkeys(TAKEN_ONCE, np.zeros(1))}
         return columns_of(self._asked.of(columns, numbers, lambda n: self._of(space.plan(n), prices)))
 
-    def least_s(self, plan: Plan, name: str) -> Floats:
+    def least_s(self, plan: Plan, name: str, ways: Sequence[ContextParallel] = ()) -> Floats:
         """What a pass computes at least, part by part, wherever the plan's devices stand: its operators, and what
-        tensor-parallel devices, which always stand together, exchange inside. Selective recompute adds to it."""
+        tensor-parallel devices, which always stand together, exchange inside. Selective recompute adds to it. `ways`: in
+        which devices of cp may attend, of which the quickest counts; none: as the plan says."""
         assert self._prices is not None, "nobody asks without prices"
         pricing, found = self._prices.of(plan), np.zeros(len(self._parts))
         costs, ends = pricing.costs, self.sites.members(plan, ("tp",))
@@ -120,7 +123,27 @@ class PassSeconds:
             if inner:
                 bare = with_inner(bare, work._replace(inner=inner), costs, costs, [ends] * len(inner), None)
             found[place] = bare.seconds
+        if len(ways) > 1:
+            cores = [self._cores_s(plan, name, way, pricing) for way in ways]
+            found += np.min(cores, axis=0) - self._cores_s(plan, name, plan.context_parallel, pricing)
         return found
+
+    def _cores_s(self, plan: Plan, name: str, way: ContextParallel, pricing: Pricing) -> Floats:
+        """What attention's core alone computes, part by part, where devices of cp attend in this way."""
+        shape = attending_shape(plan, way)
+        key = (shape, name, plan.software_class.name, plan.float8)
+        if key not in self._cores:
+            found = np.zeros(len(self._parts))
+            dims = (plan.microbatch_size, plan.workload.sequence_length)
+            dtype = "float8" if plan.float8 else plan.dtype
+            core = core_backward if name == "B" else core_forward
+            for place, part in enumerate(self._parts[:-NUM_ENDS]):
+                local = local_sizes(plan.model, plan.tp, plan.expert_tp, part.first_block)
+                operators = core(plan.model.layers[part.first_block], local, shape)
+                cost = pricing.costs.cost(Work(name, shape.num_tokens, dims, dtype, 0.0, 0.0, 1.0, operators))
+                found[place] = cost.seconds - cost.slack_s
+            self._cores[key] = found
+        return self._cores[key]
 
     def prepare(self, plans: Iterable[Plan], names: Sequence[str]) -> None:
         """Price what these passes run at once, before each is asked for."""
@@ -268,11 +291,13 @@ class PassSeconds:
 
 
 def _computed(key: tuple[object, ...]) -> tuple[object, ...]:
-    """Of a pass's key what decides its operators: of how devices of cp attend, what each of them attends to."""
+    """Of a pass's key what decides its operators: of how devices of cp attend, what each of them attends to, merges and
+    copies."""
     own = key[0]
     if not isinstance(own, ContextParallel):
         return key
-    return (own.arrangement if own.ring_degree > 1 else "", own.ring_degree, own.has_full_scores, *key[1:])
+    arrangement = own.arrangement if own.ring_degree > 1 else ""
+    return (arrangement, own.ring_degree, own.travels, own.heads_degree, own.has_full_scores, *key[1:])
 
 
 def _work(

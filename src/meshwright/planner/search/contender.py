@@ -36,8 +36,9 @@ BEHIND = 1.1
 FIRST, FURTHER = 1.03, 1.1
 ENOUGH = 512  # candidates that fit, before any are left out: a small space is evaluated whole
 NUM_KEPT = 2 * NUM_NEAREST  # of the smallest, which are named where nothing fits
-# What decides the bound, besides software; how devices of cp attend does not.
+# What decides the bound, besides software. Where a row stands for several ways to attend, it is that of the quickest.
 ALONG = ("tp", "cp", "ep", "sequence_parallel", "microbatch_size", "float8")
+ATTENDING = ("context", "token_layout", "ulysses")
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,16 +154,17 @@ def _least_seconds(space: Space, sources: CostSources) -> _Seconds:
     named = space.formats.get("software", "")
     software = [software_class(named, gathers_values=ZERO[each].divides_values).name for each in SHARDINGS]
     number_of = np.array([software.index(name) for name in software])
-    columns = [getattr(space, name) for name in ALONG]
+    columns = [getattr(space, name) for name in (*ALONG, *(() if space.open_contexts else ATTENDING))]
     way, first = distinct([*columns, space.expert_tp, number_of[space.sharding]])
     number, found, has_full = sources.counts.sum(axis=0), [], FULL in space.recompute
     plans = [space.one_stage(row, recompute="none") for row in first.tolist()]
     sources.passes.prepare(plans, ("F", "B"))
     for plan in plans:
-        both = (forward := sources.passes.least_s(plan, "F")) + sources.passes.least_s(plan, "B")
+        ways = space.attending(plan.tp, plan.cp)
+        both = (forward := sources.passes.least_s(plan, "F", ways)) + sources.passes.least_s(plan, "B", ways)
         again = forward  # R is F, but in software that stops early
         if has_full and plan.software_class.stops_early:
-            again = sources.passes.least_s(plan.changed(recompute="full"), "R")
+            again = sources.passes.least_s(plan.changed(recompute="full"), "R", ways)
         of_block = (each[:EMBEDDING].min() for each in (both, forward))
         ends = (both[EMBEDDING], both[HEAD], again[:EMBEDDING].min(), sources.passes.overhead_s(plan))
         found.append((both[:EMBEDDING] @ number, *of_block, *ends))

@@ -170,6 +170,12 @@ def _numbered(own: ContextParallel) -> ContextKind:
     return CONTEXTS.index(own.kind), TOKEN_LAYOUTS.index(own.layout), own.ulysses
 
 
+def way_of(cp: int, kind: ContextKind) -> ContextParallel:
+    """What these numbers say."""
+    context, layout, ulysses = kind
+    return ContextParallel(cp, CONTEXTS[context], TOKEN_LAYOUTS[layout], ulysses)
+
+
 def _context_degrees(model: ModelSpec, sequence_length: int) -> list[int]:
     """Powers of two that leave every device enough tokens."""
     if model.num_encoder_layers:

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from meshwright.planner.space.axis import AXES, HANDED_ON, LAYERS, MESH_ORDERS, ONE_VALUE, SHARDINGS, named
 from meshwright.planner.space.check import FROM_ZERO, check_degrees, check_names, words_of
-from meshwright.planner.space.degrees import ContextKind, ContextKinds, Degrees, layouts, pipelines, split_of
+from meshwright.planner.space.degrees import (
+    ContextKind,
+    ContextKinds,
+    Degrees,
+    layouts,
+    pipelines,
+    split_of,
+    way_of,
+)
 from meshwright.planner.space.least_memory import LeastMemory
 from meshwright.planner.space.microbatch import MicrobatchSizes
 from meshwright.schedules.order import registered
@@ -25,7 +33,13 @@ from meshwright.specs.plan.plan import AXES as MESH
 from meshwright.specs.plan.plan import RECOMPUTES, Plan
 from meshwright.specs.plan.token_part import shares_of
 from meshwright.specs.plan.workload import Workload
-from meshwright.specs.sequence.context_parallel import ASKED_FOR, CONTEXTS, FULL_SCORES, TOKEN_LAYOUTS
+from meshwright.specs.sequence.context_parallel import (
+    ASKED_FOR,
+    CONTEXTS,
+    FULL_SCORES,
+    TOKEN_LAYOUTS,
+    ContextParallel,
+)
 
 Ints = NDArray[Any]  # of columns 32 bits are enough: a large space is mostly the memory that it takes
 MOST_CANDIDATES = 3_000_000  # two gigabytes of columns and sums; a larger space is made coarser
@@ -188,6 +202,10 @@ class Space:
         del chosen["layers"], chosen["recompute_blocks"]
         chosen["mesh_order"] = tuple(chosen["mesh_order"].split("-"))
         return {**chosen, **self.formats, "overlap": self.overlap(int(self.sharding[number]))}
+
+    def attending(self, tp: int, cp: int) -> tuple[ContextParallel, ...]:
+        """The ways in which rows of these degrees say that their devices may attend; none where each row says its own."""
+        return tuple(way_of(cp, each) for each in self.open_contexts.get((tp, cp), ()))
 
     def decided(self) -> Space:
         """Every candidate with a row of its own: one behind the other those that had one together."""

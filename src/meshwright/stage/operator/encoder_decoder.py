@@ -10,14 +10,13 @@ from dataclasses import replace
 from meshwright.specs.model.block import Attention, BlockSpec, attended_pairs
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator
+from meshwright.stage.operator.attention import attention_backward, attention_forward
 from meshwright.stage.operator.expert import Parts
 from meshwright.stage.operator.layer import (
     LAYOUT_TOUCHES,
     Linear,
     LocalSizes,
     MicrobatchShape,
-    attention_backward,
-    attention_forward,
     norm_backward,
     norm_forward,
     norm_weight,

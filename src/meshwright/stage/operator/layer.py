@@ -11,19 +11,16 @@ per unfused operation. The product of a weight gradient adds to the sum over mic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from math import gcd
 from typing import NamedTuple
 
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.error import PlanError
-from meshwright.specs.model.block import Attention, BlockSpec, attended_pairs
+from meshwright.specs.model.block import Attention, BlockSpec
 from meshwright.specs.model.division import check_division
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.operator import Operator, Phase
 from meshwright.specs.plan.optimizer import UpdateRule
-from meshwright.specs.sequence.context_parallel import repeats_of_key
-from meshwright.specs.sequence.sequence_part import Arrangement, SequencePart, most_attended_pairs
+from meshwright.specs.sequence.sequence_part import Arrangement
 
 # Attention copies q, k, v to contiguous heads (turning q and k as it goes) and its result back: a read and a
 # write of each element, and the same with the gradients.
@@ -39,15 +36,6 @@ NORM_TOUCHES, NORM_BACKWARD_TOUCHES, NORM_WEIGHT_TOUCHES = 2, 3, 2  # x, y; x, d
 LOSS_FLOPS, LOSS_BACKWARD_FLOPS = 5, 3  # exponential, maximum, sum, subtraction per logit
 LOSS_TOUCHES, LOSS_BACKWARD_TOUCHES = 2, 4  # logits, log-probabilities; their sparse gradient, saved, result
 EMBEDDING_BACKWARD_TOUCHES = 3  # the gradient's row read, the sum's row read and written
-# FlashAttention-2 (Dao 2023, arXiv 2307.08691): products over the width of a query and over that of a value.
-# Forward: scores, result. Backward: scores again, gradients of queries and keys; of values and probabilities.
-FORWARD_PRODUCTS, BACKWARD_PRODUCTS = (1, 1), (3, 2)
-# Of one score, unfused, in 16 bits (Korthikanti et al. 2022, arXiv 2205.05198, section 4.1): the fused softmax with
-# its scale and mask reads and writes it; backward it reads its result and the gradient and writes. Dropout reads it,
-# writes it and its mask of one byte; backward it reads gradient and mask and writes.
-SOFTMAX_BYTES: Mapping[str, int] = {"unfused": 4, "unfused_dropout": 9}
-SOFTMAX_BACKWARD_BYTES: Mapping[str, int] = {"unfused": 6, "unfused_dropout": 11}
-SOFTMAX_FLOPS = 8  # scale, mask, exponential as 4, sum, quotient
 # Of logits under a cap c * tanh(x / c), as three operations: each reads and writes; backward tanh reads one more.
 CAP_TOUCHES, CAP_BACKWARD_TOUCHES = 6, 7
 CAP_FLOPS, CAP_BACKWARD_FLOPS = 8, 5  # tanh as 6 operations
@@ -61,7 +49,8 @@ class MicrobatchShape(NamedTuple):
     as all of them route their own tokens, as many rows as without. Where `ep` devices include those of a
     tensor-parallel group, `expert_tp` is 1 (0: as `tp`). `cp` devices share every sequence, whose
     tokens lie as `arrangement` says; what is counted is the device's that attends to most, for which the others wait.
-    `heads_degree` of them divide the heads among themselves while they attend. Gradients are summed in
+    `heads_degree` of them divide the heads among themselves while they attend; where keys and values of others come
+    `in_pieces`, what is attended is merged. Gradients are summed in
     `gradient_dtype` (empty: as `dtype`). `sequence_parallel`: norms and residuals are divided along tp. `attention`:
     as of a plan; "flash" stores no score matrix. ``num_earlier``: tokens of each sequence in front of these rows, whose keys
     and values attention reads, too (chunks of sequences; with cp 1). ``document_length``: of the documents that attention
@@ -80,6 +69,7 @@ class MicrobatchShape(NamedTuple):
     gradient_dtype: str = ""
     arrangement: Arrangement = "zigzag"
     heads_degree: int = 1
+    in_pieces: bool = False
     num_earlier: int = 0
     document_length: int = 0
 
@@ -304,123 +294,6 @@ def head_layout(
         num_turned = (local.heads + 1) * attention.latent.rotary_head_dim
     flops = ROTARY_FLOPS * shape.num_tokens * num_turned
     return Operator("elementwise", flops, size_bytes, (shape.num_tokens, columns), label="rotary, heads")
-
-
-def _pairs_of_device(shape: MicrobatchShape, window: int) -> float:
-    """Pairs of a query of this device and a key it sees, of one sequence."""
-    if shape.ring_degree == 1:
-        return attended_pairs(shape.sequence_length, window) / shape.cp
-    part = SequencePart(shape.sequence_length, shape.ring_degree, 0, shape.arrangement)
-    return most_attended_pairs(part, window) / shape.heads_degree
-
-
-def _window_of_products(shape: MicrobatchShape, window: int) -> int:
-    """Of a causal product of a device's queries with the keys of one device; 0: it is no shorter than what they are of. Of a
-    stripe's keys every device has its share of a window."""
-    is_striped = shape.arrangement == "stripe" and shape.ring_degree > 1
-    seen = max(1, window // shape.ring_degree) if is_striped and window else window
-    return seen if 0 < seen < shape.attending_length else 0
-
-
-def _num_attentions(shape: MicrobatchShape, window: int) -> int:
-    """Causal products of as many tokens as a device attends with that its queries make: one with the keys of each device of
-    a ring, or with its own alone where the window is shorter than a piece. The last of contiguous pieces sees all of those
-    before it, two causal products each."""
-    if shape.arrangement == "stripe" or shape.ring_degree == 1:
-        return shape.ring_degree
-    if _window_of_products(shape, window):
-        return 1
-    return 2 * shape.ring_degree - 1 if shape.arrangement == "contiguous" else shape.ring_degree
-
-
-def _attention_dims(attention: Attention, local: LocalSizes, shape: MicrobatchShape) -> tuple[int, ...]:
-    width = (attention.head_dim + attention.value_dim + 1) // 2
-    causal = _window_of_products(shape, attention.window) or 1
-    heads, kv_heads, among = local.heads, local.kv_heads, shape.heads_degree
-    if among > 1:
-        heads, kv_heads = heads // among, kv_heads * repeats_of_key(heads, kv_heads, among) // among
-    return (shape.num_sequences, heads, kv_heads, shape.attending_length, width, causal)
-
-
-def _attention_kernels(
-    attention: Attention, local: LocalSizes, shape: MicrobatchShape, products: tuple[int, int], label: str
-) -> Iterator[Operator]:
-    """Causal products of this device's queries, and, of a chunk, those with the keys in front of it: square ones, as many as
-    its rectangle has (a window leaves some of them out). `products`: over the widths of a query and of a value."""
-    is_backward, window, length = products != FORWARD_PRODUCTS, attention.window, shape.local_length
-    phase: Phase = "backward" if is_backward else "forward"
-    columns = (1 + is_backward) * (local.query + local.key + local.value + local.result)
-    heads = shape.num_sequences * local.heads
-    numbers = products[0] * attention.head_dim + products[1] * attention.value_dim  # of a pair in a head
-    dims, count = _attention_dims(attention, local, shape), _num_attentions(shape, window)
-    own, size_bytes = _pairs_of_device(shape, window), columns * shape.num_tokens * shape.element_bytes
-    flops = 2 * heads * numbers
-    yield Operator("attention", own / count * flops, size_bytes, dims, count, phase, label)
-    if not shape.num_earlier:
-        return
-    ahead = (
-        attended_pairs(length + shape.num_earlier, window) - attended_pairs(shape.num_earlier, window) - own
-    )
-    if ahead:
-        side = gcd(length, shape.num_earlier)
-        count, dims = max(1, round(ahead / side**2)), (*dims[:3], side, dims[4], 0)
-        of_square, label = size_bytes * side / length, f"{label} to earlier"
-        yield Operator("attention", ahead / count * flops, of_square, dims, count, phase, label)
-
-
-def attention_forward(
-    attention: Attention, local: LocalSizes, shape: MicrobatchShape
-) -> tuple[Operator, ...]:
-    """Causal attention of this device's queries.
-
-    Fused, scores are not stored: reads q, k, v and writes the result. Among the devices of a ring of R a device's
-    S / R queries see half of all S keys on average: as much as R causal products of S / R tokens each; the last of
-    contiguous pieces nearly all: 2 - 1 / R times as much.
-    """
-    if shape.attention != "flash":
-        return _unfused(attention, local, shape, SOFTMAX_BYTES[shape.attention], is_backward=False)
-    return tuple(_attention_kernels(attention, local, shape.attended, FORWARD_PRODUCTS, "attention"))
-
-
-def attention_backward(
-    attention: Attention, local: LocalSizes, shape: MicrobatchShape
-) -> tuple[Operator, ...]:
-    """Reads q, k, v, the result and its gradient; writes three gradients."""
-    if shape.attention != "flash":
-        return _unfused(attention, local, shape, SOFTMAX_BACKWARD_BYTES[shape.attention], is_backward=True)
-    return tuple(
-        _attention_kernels(attention, local, shape.attended, BACKWARD_PRODUCTS, "attention backward")
-    )
-
-
-def _unfused(
-    attention: Attention, local: LocalSizes, shape: MicrobatchShape, bytes_each: int, *, is_backward: bool
-) -> tuple[Operator, ...]:
-    """Products of whole score matrices, one for each head of each sequence, and what softmax and dropout touch."""
-    heads, width = shape.num_sequences * local.heads, attention.head_dim
-    queries, keys = shape.local_length, shape.sequence_length
-    scores = _heads_product("scores", heads, (queries, keys, width), shape)
-    result = _heads_product("result", heads, (queries, width, keys), shape)
-    pairs = heads * queries * keys
-    softmax = Operator(
-        "elementwise", SOFTMAX_FLOPS * pairs, bytes_each * pairs, (heads * queries, keys), label="softmax"
-    )
-    if not is_backward:
-        return (scores, softmax, result)
-    of_keys = _heads_product("key gradient", heads, (keys, width, queries), shape)
-    return (scores, of_keys, softmax, result, of_keys)
-
-
-def _heads_product(label: str, heads: int, dims: tuple[int, int, int], shape: MicrobatchShape) -> Operator:
-    """As many products [m, k] @ [k, n] as there are heads, in one kernel.
-
-    A score matrix stays in the level-2 cache between the kernels that write and read it (33 MB of one head at 4,096
-    tokens); what goes to memory of it is counted once, with the softmax.
-    """
-    m, n, k = dims
-    of_scores = shape.local_length * shape.sequence_length
-    num_bytes = heads * (m * k + k * n + m * n - of_scores) * shape.element_bytes
-    return Operator("grouped_matmul", 2.0 * heads * m * n * k, num_bytes, (heads, *dims), label=label)
 
 
 def activation_forward(model: ModelSpec, rows: int, columns: int, shape: MicrobatchShape) -> Operator:

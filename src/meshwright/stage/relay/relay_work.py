@@ -11,6 +11,7 @@ from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.operator import Operator, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.exchange.relay_exchange import SUM_BYTES
+from meshwright.stage.operator.attention import MERGE, OF_ATTENTION
 from meshwright.stage.relay.rounds import Round, Rounds
 
 FIRST = " first"  # behind a step's name: of the first one alone, where it is not as the others
@@ -45,15 +46,16 @@ def relay_works(
     """Of a segment that is a relay, by its works as a whole: what each step does, what is done in front of and between them,
     and what stands behind them. ``token_bytes``: of values between steps, per token of so many.
 
-    Of pieces in a zigzag every step does an equal part. Of contiguous ones the last device, which is the one counted, attends
-    to its own piece in the first step, and to twice as many pairs in every other; with a window shorter than a piece the
-    first step is all.
+    In the first step a device attends to its own piece, which is a causal product, in the others to those that come, of
+    stripes causal ones, too, and merges. With a window shorter than a piece the first step is all. What comes back is
+    merged by rows of its own.
     """
     found = {name: _of(work, name, ()) for name, work in works.items()}
     passes = {"F": rounds.forward, "R": rounds.forward.again, "I": rounds.backward}
     for name, own in passes.items():
         work = works[name]
-        steps = [each for each in work.operators if each.label != "softmax"]
+        merged = (MERGE,) if own.owed and own.owed.adds else ()
+        steps = [each for each in work.operators if each.label not in ("softmax", *merged)]
         beside = tuple(each for each in work.operators if each.label == "softmax")
         first, other = (
             _of(work, own.step, tuple(op for each in steps for op in _of_step(each, num_steps, is_first=is_first)))
@@ -86,16 +88,18 @@ def _of(work: Work, name: str, operators: tuple[Operator, ...]) -> Work:
 
 
 def _of_step(operator: Operator, num_steps: int, *, is_first: bool) -> tuple[Operator, ...]:
-    """Causal products are dealt out one by one, all else in equal parts."""
-    if operator.kind != "attention":
+    """Products of a piece and merges are dealt out one by one, what the core of attention does else in equal parts."""
+    if operator.kind != "attention" and operator.label not in OF_ATTENTION:
         dims, at = list(operator.shape), KEYS_AT.get(operator.label)
         if at is not None:
             dims[at] = -(-dims[at] // num_steps)
         flops, size = operator.flops / num_steps, operator.bytes / num_steps
         return (replace(operator, flops=flops, bytes=size, shape=tuple(dims)),)
-    each = -(-operator.count // num_steps) if operator.count >= num_steps else 0
-    count = operator.count - each * (num_steps - 1) if is_first else each
-    return (replace(operator, count=count),) if count else ()
+    if operator.label == MERGE or (operator.kind == "attention" and not operator.shape[-1]):
+        return () if is_first else (replace(operator, count=1),)
+    if operator.kind == "attention" and operator.count == num_steps:
+        return (replace(operator, count=1),)
+    return (operator,) if is_first else ()
 
 
 def _added(own: Round, token_bytes: Mapping[str, float], num_tokens: float) -> tuple[Operator, ...]:

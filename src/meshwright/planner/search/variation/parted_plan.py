@@ -8,7 +8,8 @@ the best step of a few candidates only. These are cut in two, as evenly as can b
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,10 @@ from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.token_part import TokenParts, shares_of
 
 NUM_PARTED = 3  # candidates of which microbatches are cut,
-NUM_PRICED = 24  # of so many, whose kernels are priced in parts
+NUM_PRICED = 24  # of so many, whose kernels are priced in parts,
+NUM_ALIKE = (
+    8  # and at most so many of one tp and cp: what hides is much the same in those that exchange alike
+)
 OTHERS: tuple[TokenParts, ...] = ("2:1", "3:1", 4)  # than halves, of the best
 LEAST_INSIDE = 1e-3  # of a step; what exchanges less gains nothing
 
@@ -38,7 +42,17 @@ def halved(contenders: Contenders, best_s: float) -> list[Plan]:
         hoped_s = form.step_s[number] - form.inside_s[number] + plan.num_microbatches * slower_s / plan.pp
         if hoped_s < best_s:
             found.append((float(hoped_s), number, plan))
-    return [plan for _, _, plan in sorted(found, key=lambda each: each[:2])[:NUM_PARTED]]
+    ordered = [plan for _, _, plan in sorted(found, key=lambda each: each[:2])]
+    return _of_every_kind(ordered)[:NUM_PARTED]
+
+
+def _of_every_kind(plans: Sequence[Plan]) -> list[Plan]:
+    """The most hopeful of each tp and cp in front."""
+    first: dict[tuple[int, int], Plan] = {}
+    for plan in plans:
+        first.setdefault((plan.tp, plan.cp), plan)
+    chosen = list(first.values())
+    return chosen + [plan for plan in plans if plan not in chosen]
 
 
 def _hopeful(contenders: Contenders, best_s: float) -> Iterator[int]:
@@ -46,6 +60,7 @@ def _hopeful(contenders: Contenders, best_s: float) -> Iterator[int]:
     to say these exchanges."""
     space, form = contenders.space, contenders.form
     left_s, seen = form.step_s - form.inside_s, set[tuple[float, float]]()
+    alike = Counter[tuple[int, int]]()
     is_cut = (form.inside_s > LEAST_INSIDE * form.step_s) & (left_s < best_s)
     if space.formats.get("parts_of", Plan.parts_of) == "samples":
         is_cut &= space.microbatch_size > 1
@@ -53,8 +68,10 @@ def _hopeful(contenders: Contenders, best_s: float) -> Iterator[int]:
         is_cut &= space.cp == 1  # which cuts sequences otherwise
     for number in np.flatnonzero(is_cut)[np.argsort(left_s[is_cut], kind="stable")].tolist():
         key = (round(float(form.step_s[number]), DIGITS), round(float(form.needed_bytes[number])))
-        if key not in seen and is_in_segments(space.plan(number)):
+        degrees = (int(space.tp[number]), int(space.cp[number]))
+        if key not in seen and alike[degrees] < NUM_ALIKE and is_in_segments(space.plan(number)):
             seen.add(key)
+            alike[degrees] += 1
             yield number
 
 

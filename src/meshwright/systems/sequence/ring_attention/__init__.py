@@ -1,0 +1,1 @@
+"""The system Ring Attention: its card; the ring is the package's own."""
