@@ -160,11 +160,6 @@ class Export:
             layout = f'token_layout = "{plan.token_layout}"'
             is_usual = plan.token_layout in ("", ARRANGEMENT_OF[plan.context])
             self.need(is_usual, layout, "it deals tokens out as it does for every plan")
-            self.need(
-                plan.ulysses == 1,
-                f"ulysses = {plan.ulysses}",
-                "no option says that neighbours in a ring exchange heads",
-            )
         self.need(not plan.has_parts, f"token_parts = {plan.token_parts}", "it runs a microbatch as one")
         self.need(plan.sharding in ZERO, f"sharding = {plan.sharding}", "it knows the steps of ZeRO")
         self.one_of(

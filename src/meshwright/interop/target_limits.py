@@ -25,7 +25,7 @@ MEGATRON_ORDERS = tuple("-".join(order) for order in (AXES, PIPELINE_INSIDE))
 # Ranks in the usual order, microbatches that are not cut, tables on the first and last stage, tokens as each kind of context
 # parallelism has them: no program says others.
 _USUAL: Mapping[str, Any] = {
-    "mesh_order": "-".join(AXES), "token_parts": 1, "vocabulary": Plan.vocabulary, "token_layout": "", "ulysses": 1,
+    "mesh_order": "-".join(AXES), "token_parts": 1, "vocabulary": Plan.vocabulary, "token_layout": "",
 }  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def _torchtitan(today: Plan) -> tuple[Region, ...]:
     """FSDP shards gradients, too; whole copies go with no other parallelism; tensor parallelism divides sequences."""
     common = {
         **_USUAL, "schedule": (*PIPELINES, "gpipe"), "recompute": ("none", "selective_op", "full"), "recompute_blocks": 0,
-        "context": BALANCED[:2],
+        "context": BALANCED[:2], "ulysses": 1,
     }  # fmt: skip
     whole = {**common, "sharding": "none", "cp": 1}
     sharded = {**common, "sharding": ("zero2", "zero3")}

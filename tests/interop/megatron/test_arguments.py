@@ -102,6 +102,10 @@ def plan(options: str = "", **given: Any) -> Plan:
         ("--context-parallel-size 2", {"cp": 2, "context": "ring"}),
         ("--context-parallel-size 2 --cp-comm-type p2p", {"context": "ring"}),
         ("--context-parallel-size 2 --cp-comm-type a2a", {"context": "ulysses"}),
+        (
+            "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2",
+            {"context": "ring", "ulysses": 2},
+        ),
         ("--context-parallel-size 2 --cp-comm-type all_gather all_gather", {"context": "all_gather"}),
         ("--enable-cuda-graph --cuda-graph-scope full_iteration", {"software": "captured"}),
         ("--cuda-graph-impl local --cuda-graph-scope full_iteration", {"software": "captured"}),

@@ -21,6 +21,8 @@ DEGREES = {
     "tp": "tensor-model-parallel-size", "pp": "pipeline-model-parallel-size", "cp": "context-parallel-size",
     "ep": "expert-model-parallel-size",
 }  # fmt: skip
+# Heads exchanged inside a ring: how many devices do, and how many such groups the ring has.
+IN_TWO_LEVELS, LEVELS = "a2a+p2p", "hierarchical-context-parallel-sizes"
 # Our kind of context parallelism -> what --cp-comm-type says; the first is meant where it is left out.
 CONTEXTS = {"ring": "p2p", "all_gather": "all_gather", "ulysses": "a2a"}
 OVERLAPS = {
@@ -191,8 +193,16 @@ def _software(options: OptionSet) -> str:
 
 
 def _read_context(options: OptionSet) -> None:
-    """One kind for all layers; in two levels, and different kinds by layer, a plan cannot say."""
+    """One kind for all layers, or heads exchanged inside a ring; different kinds by layer a plan cannot say."""
     values = set(options.values.get("cp-comm-type", []))
+    levels = options.values.get(LEVELS, [])
+    if values == {IN_TWO_LEVELS} and len(levels) == 2 and all(each.isdigit() for each in levels):
+        group, ring = map(int, levels)
+        if group * ring == options.draft.degree("cp") and min(group, ring) > 1:
+            for name in ("cp-comm-type", LEVELS):
+                options.note(name, f"ulysses = {group} in a ring of {ring}")
+            options.draft.choices |= {"context": "ring", "ulysses": group}
+            return
     kinds = [ours for ours, theirs in CONTEXTS.items() if values == {theirs}]
     if kinds:
         options.note("cp-comm-type", f"context = {kinds[0]}")

@@ -15,6 +15,8 @@ from meshwright.interop.megatron.arguments import (
     CONTEXTS,
     DEGREES,
     GRAPH_SCOPE,
+    IN_TWO_LEVELS,
+    LEVELS,
     OVERLAPS,
     SOFTWARE,
     WHOLE_STEP,
@@ -114,12 +116,16 @@ def _context(export: Export) -> Options:
     """How its context-parallel devices exchange; p2p, its own choice, is left out."""
     export.one_of("context", CONTEXTS, "it deals tokens out in a zigzag")
     plan, context = export.plan, export.plan.context
-    num_kv_heads = plan.model.attention.num_kv_heads // plan.tp
+    num_kv_heads, among = plan.model.attention.num_kv_heads // plan.tp, plan.context_parallel.heads_degree
     export.need(
-        context != "ulysses" or num_kv_heads % plan.cp == 0,
-        f'context = "ulysses" with cp = {plan.cp}',
+        num_kv_heads % among == 0,
+        f'context = "ulysses" with cp = {plan.cp}' if plan.ulysses == 1 else f"ulysses = {plan.ulysses}",
         f"it does not repeat the {num_kv_heads} key-value heads of a device",
     )
+    if plan.ulysses > 1:
+        ring = str(plan.context_parallel.ring_degree)
+        # two numbers are two words of the shell
+        return [("--cp-comm-type", IN_TWO_LEVELS), (f"--{LEVELS} {plan.ulysses}", ring)]
     return [("--cp-comm-type", CONTEXTS[context])] if context in CONTEXTS and context != Plan.context else []
 
 

@@ -113,6 +113,8 @@ def _degrees(export: Export) -> dict[str, Any]:
         export.one_of(
             "context", CONTEXTS, "it moves or gathers keys and values of tokens dealt out in a zigzag"
         )
+        in_two_levels = f"ulysses = {plan.ulysses}"
+        export.need(plan.ulysses == 1, in_two_levels, "no option has neighbours in a ring exchange heads")
         found["context_parallel_rotate_method"] = CONTEXTS.get(plan.context)
     return {**found, "enable_async_tensor_parallel": True} if "tp" in plan.overlap else found
 
