@@ -22,7 +22,7 @@ def packed_works(
     shape = microbatch_shape(plan)._replace(sequence_length=part.num_tokens)
     lengths = Counter(padded_length(each, part.degree) for each in part.lengths)
     attended = tuple(
-        shape._replace(num_sequences=count, sequence_length=length, cp=part.degree)
+        shape._replace(num_sequences=count, sequence_length=length, cp=part.degree, in_pieces=part.degree > 1)
         for length, count in sorted(lengths.items())
     )
     share = part.num_tokens / plan.tokens_per_microbatch
