@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import meshwright
+from meshwright.api.trainings.training import run_training
 from meshwright.executor.job.pool import Pool
 from meshwright.prediction.predicted import Predicted, predict
 from meshwright.specs.cluster.profile import Profile
@@ -28,7 +29,7 @@ from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
-from prediction import QUIET_LOAD, load_average, measured_profile, measured_step_s, say
+from prediction import QUIET_LOAD, load_average, measured_profile, say
 
 NUM_PROCESSES, LEAST_ROUNDS, ORDER_GAP = 2, 11, 0.10
 WAYS: Mapping[str, Mapping[str, str]] = {
@@ -106,8 +107,14 @@ def of_shape(name: str, profile: Profile, pool: Pool, options: argparse.Namespac
     for number in range(options.rounds):
         say(f"{name}: round {number + 1} of {options.rounds}")
         for way in (*ways[number % len(ways) :], *ways[: number % len(ways)]):
-            measured[way].append(measured_step_s(plans[way], pool, options.iterations))
+            measured[way].append(step_s(plans[way], pool, options.iterations))
     return judge(plans, measured)
+
+
+def step_s(way: Predicted, pool: Pool, iterations: int) -> float:
+    """Seconds of a step of a training, the median of all but the first."""
+    done = run_training(way.plan, data="random", iterations=iterations, pool=pool)
+    return statistics.median(each.seconds for each in done.iterations[1:])
 
 
 def judge(plans: Mapping[str, Predicted], measured: Mapping[str, Sequence[float]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from meshwright.evidence.log_comparison import KINDS
 from meshwright.planner.search.plans import TIE, Plans
 from meshwright.planner.search.search import reasons
+from meshwright.planner.space.sent_way import context_line
 from meshwright.prediction.predicted import Predicted
 from meshwright.prediction.step_part import is_beside
 from meshwright.specs.cluster.cluster import ClusterSpec
@@ -97,6 +98,11 @@ def details(found: Plans, shown: Mapping[int, Predicted]) -> list[str]:
         lines.append(
             "layers 1+14x2+0: of the stages in their order, 14 stages of 2 between one of 1 and one of 0"
         )
+    lines += [
+        f"{place}: {context_line(each.plan, each.cluster)}"
+        for place, each in shown.items()
+        if each.plan.cp > 1
+    ][:1]
     return [*lines, *level_lines(shown)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import gcd
 from typing import Any, NamedTuple
 
 from meshwright.planner.space.axis import ENDS, LAYERS, MESH_ORDERS
@@ -131,7 +132,10 @@ class ContextKinds:
 
     Args:
         allowed: kinds that may be taken.
-        token_layouts, ulysses: those that may; none where nobody says.
+        token_layouts, ulysses: those that may; none where nobody says. Then a ring is tried plain, and with as many
+            neighbours of a node that exchange heads as key-value heads allow, where Ulysses alone would repeat these or
+            leave the node: elsewhere it sends little more than those, and merges nothing.
+        node: devices of a node; 0: nobody is a neighbour.
     """
 
     def __init__(
@@ -141,21 +145,26 @@ class ContextKinds:
         allowed: Sequence[Context],
         token_layouts: Sequence[TokenLayout] = (),
         ulysses: Sequence[int] = (),
+        node: int = 0,
     ) -> None:
         self._model, self._length, self._allowed = model, sequence_length, tuple(allowed)
-        self._token_layouts, self._ulysses = tuple(token_layouts), tuple(ulysses) or (1,)
+        self._token_layouts, self._ulysses, self._node = tuple(token_layouts), tuple(ulysses), node
 
     def of(self, tp: int, cp: int) -> tuple[ContextKind, ...]:
         """Those that divide what they must; nothing where none does. Alone a device attends in the first way allowed."""
         if cp == 1:
             first = (self._allowed[0], (self._token_layouts or ("",))[0])
-            return (_numbered(ContextParallel(1, *first)),) if 1 in self._ulysses and self._allowed else ()
+            return (
+                (_numbered(ContextParallel(1, *first)),)
+                if 1 in (self._ulysses or (1,)) and self._allowed
+                else ()
+            )
         found = [each for kind in self._allowed for each in self._of_kind(kind, tp, cp)]
         found.sort(key=lambda each: context_numbers(self._model, tp, each))
         return tuple(map(_numbered, found))
 
     def _of_kind(self, kind: Context, tp: int, cp: int) -> Iterator[ContextParallel]:
-        for ulysses in self._ulysses:
+        for ulysses in self._ulysses or (1, *self._neighbours(tp, cp)):
             found = []
             for layout in self._token_layouts or ("", "stripe"):
                 try:
@@ -164,6 +173,16 @@ class ContextKinds:
                     continue
             found = [each for each in found if each.divides(self._model, tp, self._length)]
             yield from found if self._token_layouts else found[:1]
+
+    def _neighbours(self, tp: int, cp: int) -> Iterator[int]:
+        """How many exchange heads inside a ring: the most that pay, if any do."""
+        heads = gcd(*(block.attention.num_kv_heads // tp for block in self._model.kinds))
+        if heads % cp == 0 and tp * cp <= self._node:
+            return
+        inside = (each for each in divisors(cp)[1:-1] if heads % each == 0 and tp * each <= self._node)
+        most = max(inside, default=1)
+        if most > 1:
+            yield most
 
 
 def _numbered(own: ContextParallel) -> ContextKind:

@@ -19,10 +19,12 @@ def members(plan: Plan, axes: Sequence[str]) -> Ints:
     """Devices of the group along these axes in which the first device is, in the order of their coordinates."""
     found = np.zeros(1, dtype=np.int64)
     steps = mesh_strides(dict(plan.mesh))
-    inside = 1  # along dp, of the axes into which it is cut
+    inside = {"dp": 1, "cp": 1}  # along each of these, of the axes into which it is cut
     for axis in reversed(collapsed_axes(plan)):
-        step = steps[axis.name] if axis.name in steps and axis.name != "dp" else steps["dp"] * inside
-        inside *= axis.size if axis.name.startswith("dp") else 1
+        whole = axis.name[:2]
+        step = steps[whole] * inside.get(whole, 1)
+        if whole in inside:
+            inside[whole] *= axis.size
         if axis.name in axes:
             found = (step * np.arange(axis.size)[:, None] + found).reshape(-1)
     return found
@@ -47,7 +49,7 @@ class Sites:
 
     def members(self, plan: Plan, axes: Sequence[str]) -> tuple[int, ...]:
         """Devices of a group that lies as the plan's along these axes."""
-        key = (plan.mesh, plan.ep, plan.sharing_degree, tuple(axes))
+        key = (plan.mesh, plan.ep, plan.ulysses, plan.sharing_degree, tuple(axes))
         if key not in self._asked:
             self._asked[key] = self._alike(members(plan, axes))
         return self._asked[key]

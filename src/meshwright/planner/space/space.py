@@ -278,7 +278,12 @@ def space_of(
         allowed = [kind for kind in allowed if kind not in ASKED_FOR]
     laid_out = [TOKEN_LAYOUTS[number] for number in limits.pop("token_layout", ())]
     contexts = ContextKinds(
-        model, workload.sequence_length, allowed, laid_out, [int(each) for each in limits.pop("ulysses", ())]
+        model,
+        workload.sequence_length,
+        allowed,
+        laid_out,
+        [int(each) for each in limits.pop("ulysses", ())],
+        0 if {"context", "token_layout"} & wanted.keys() else cluster.levels[0].num_devices,
     )
     choices = _Choices(model, cluster, workload, sizes, limits, names, least, "mesh_order" in wanted)
     every = [each for each in layouts(model, cluster, workload, wanted, contexts) if choices.allows(each)]
