@@ -93,6 +93,13 @@ def test_what_is_no_file_of_lengths_is_refused(tmp_path: Path, text: str) -> Non
         read_lengths(path)
 
 
+def test_lengths_whose_sum_would_overflow_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "huge.txt"
+    file.write_text("100\n9000000000000000000\n9000000000000000000\n")
+    with pytest.raises(SpecError, match=r"huge\.txt has a sequence of 9000000000000000000 tokens"):
+        read_lengths(file)
+
+
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lengths.json.gz"
     path.write_bytes(gzip.compress(b"[1, 2, 3]")[:-6])

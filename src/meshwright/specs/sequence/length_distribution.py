@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.specs.bound.bound import MOST_TOKENS
 from meshwright.specs.error import SpecError
 
 Integers = npt.NDArray[np.int64]
@@ -48,11 +49,15 @@ class LengthDistribution:
 
     @classmethod
     def of(cls, lengths: Iterable[int] | Integers, name: str = "lengths") -> LengthDistribution:
-        """Of single sequences. Raises SpecError where there are none, or one of them has no token."""
+        """Of single sequences. Raises SpecError where there are none, or one has no token or too many."""
         found = np.asarray(lengths if isinstance(lengths, np.ndarray) else list(lengths), np.int64).ravel()
         if not len(found) or int(found.min()) < 1:
             problem = f"a sequence of {int(found.min())} tokens" if len(found) else "no sequences"
             raise SpecError(f"{name} has {problem}", allowed="one sequence or more, of a token or more")
+        if int(found.max()) > MOST_TOKENS:
+            raise SpecError(
+                f"{name} has a sequence of {int(found.max())} tokens", allowed=f"up to {MOST_TOKENS} tokens"
+            )
         return cls(*np.unique(found, return_counts=True), name)
 
     @classmethod
