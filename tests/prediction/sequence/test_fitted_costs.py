@@ -139,3 +139,12 @@ def test_what_cannot_be_is_refused() -> None:
         sequence_costs_of(on_gpus("ring", pp=2, dp=16), GPUS)
     with pytest.raises(PlanError, match="divide the state"):
         sequence_costs_of(on_gpus("ring", sharding="none"), GPUS, memory_bytes=40e9)
+
+
+def test_a_token_takes_memory_where_the_step_of_the_optimizer_hides_what_sequences_keep() -> None:
+    model, cluster = load_model("gpt2"), Cluster("1x4xA100-80")
+    plan = Plan.of(model, cluster, Workload(8, 128), dp=4, sharding="zero1")
+    costs = sequence_costs_of(plan, cluster)
+    many = plan.changed(workload=Workload(4 * 256, 128), microbatch_size=256)  # 32,768 tokens a rank
+    held = held_bytes(predict(many, cluster))
+    assert held <= costs.held_bytes((128,) * 256, 1) <= 1.05 * held

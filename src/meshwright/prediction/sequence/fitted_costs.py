@@ -108,7 +108,7 @@ def fit_sequence_costs(
     samples = [sample for degree in degrees for sample in _samples(plan, degree, most)]
     prices = tuple(pricer.price(*sample) for sample in samples)
     token_bytes, state_bytes = (
-        _memory_line(prices) if len(prices) > 1 else (empty.token_bytes, empty.state_bytes)
+        _memory_line(prices, empty.token_bytes) if len(prices) > 1 else (empty.token_bytes, empty.state_bytes)
     )
     empty = replace(empty, token_bytes=token_bytes, state_bytes=state_bytes, degrees=_told_degrees(plan))
     return SequenceFit(_fitted(plan, empty, prices, degrees), prices)
@@ -158,12 +158,20 @@ def held_bytes(predicted: Predicted) -> float:
 
 
 def _unfitted(plan: Plan, pricer: _Pricer, available_bytes: float) -> SequenceCosts:
-    """Costs whose memory is known roughly, of two lengths on one rank, and nothing else."""
+    """Costs whose memory is known roughly, of one rank, and nothing else. What the optimizer's step holds hides what few
+    tokens keep, so there are as many of them as it takes to see what one more adds."""
     longest = plan.workload.sequence_length
-    lengths = sorted({_whole(plan, 1, longest), _whole(plan, 1, longest / SHORTER[-1])})
-    held = [held_bytes(pricer._predicted(1, length, 1, MORE)) for length in lengths]
-    slope = (held[-1] - held[0]) / max(1, lengths[-1] - lengths[0]) or 1.0
-    state_bytes = held[0] - slope * lengths[0]
+    length, shortest = (_whole(plan, 1, tokens) for tokens in (longest, longest / SHORTER[-1]))
+    least, few, more = (
+        held_bytes(pricer._predicted(1, tokens, count, MORE))
+        for tokens, count in ((shortest, 1), (length, 1), (length, 2))
+    )
+    count = 1
+    while few <= least:
+        count *= 2
+        few, more = more, held_bytes(pricer._predicted(1, length, 2 * count, MORE))
+    slope = (more - few) / (length * count)
+    state_bytes = max(least - slope * shortest, few - slope * length * count)
     return SequenceCosts(0.0, 0.0, 0.0, slope, state_bytes, available_bytes)
 
 
@@ -187,11 +195,13 @@ def _whole(plan: Plan, degree: int, length: float) -> int:
     return max(1, round(length / step)) * step
 
 
-def _memory_line(prices: Sequence[GroupPrice]) -> tuple[float, float]:
-    """Bytes of a token and of all else: least squares, raised so that no priced microbatch holds more than the line says."""
+def _memory_line(prices: Sequence[GroupPrice], least: float) -> tuple[float, float]:
+    """Bytes of a token, `least` at least, and of all else: least squares, raised so that no priced microbatch holds more than
+    the line says."""
     tokens = np.array([price.tokens_of_rank for price in prices])
     held = np.array([price.held_bytes for price in prices])
     slope = float(np.polyfit(tokens, held, 1)[0]) if np.ptp(tokens) > 0 else float(held.max() / tokens.max())
+    slope = max(slope, least)
     return slope, float(np.max(held - slope * tokens))
 
 

@@ -10,8 +10,8 @@ Idea:       A rank has room for C tokens. A sequence of s tokens gets D = ceil(s
             free first; all ranks keep one order of sequences, so sends between pairs of them cannot deadlock. Gradients are
             sums over tokens, so ranks may run different numbers of microbatches.
 Kind:       packing
-Use:        meshwright plan MODEL CLUSTER --global-batch N --seq TOKENS --lengths FILE --sequence-groups byte_scale
-            meshwright train PLAN --data FILE --iterations N --sequence-groups "byte_scale(tokens=8192)"
+Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --lengths LENGTHS --sequence-groups byte_scale;
+            meshwright train PLAN --data TEXT --iterations STEPS --sequence-groups "byte_scale(tokens=8192)"
 Simulated:  steps of the paper's 7B job: attention, linear layers, rings at a NIC's rate beside attention, what offloading
             does not hide, waiting for the ranks of a group, reading the data, reducing gradients
 Executed:   its groups train on gloo: three processes for one sequence, packed short ones on a fourth, against one process

@@ -10,8 +10,8 @@ Idea:       A group of d ranks takes (a1 sum s^2 + a2 sum s) / d + b1 for its le
             chosen so that the last group ends first, by a mixed-integer program whose lengths are gathered into 16 buckets
             (another one), while the step before runs.
 Kind:       packing
-Use:        meshwright plan MODEL CLUSTER --global-batch N --seq TOKENS --lengths FILE --sequence-groups flex_sp, and then
-            meshwright train PLAN --data DATA --sequence-groups flex_sp
+Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --lengths LENGTHS --sequence-groups flex_sp;
+            meshwright train PLAN --data TEXT --iterations STEPS --sequence-groups flex_sp
 Simulated:  steps by the authors' cost constants, in lockstep; batches drawn from the published bins of Wikipedia's lengths
 Executed:   whole documents in its groups, which change by step, on gloo processes: programs and operations are the core's
 Differs:    1. A greedy stands for the MILP: the longest first, each where it is done first, layouts improved by halving and

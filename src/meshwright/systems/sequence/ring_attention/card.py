@@ -9,7 +9,7 @@ Idea:       Each of P devices has S / P tokens of a sequence. In P steps it atte
             device's FLOP/s and B the link's bytes/s. Under a causal mask the last of contiguous pieces has 2 - 1/P times
             the mean work; a zigzag (two chunks each, an early and a late one) or stripes even that out.
 Kind:       op
-Use:        meshwright plan MODEL CLUSTER --global-batch N --seq TOKENS --fix cp=8,context=ring; train, on CPUs and GPUs
+Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --fix cp=4,context=ring; train, on CPUs and GPUs
 Simulated:  one layer's steps, messages and merges as rows; what a device keeps, for the longest sequence that fits
 Executed:   forward and backward on gloo in every layout, against one process (float64 1e-10); on CUDA the same code
 Differs:    1. Measured rows are those of zhuzilin/ring-flash-attention (README, commit 899628238f2f), after the paper, on 8

@@ -8,7 +8,7 @@ Idea:       P = U x R devices. U neighbours exchange queries, keys and values fo
             q a device's queries (rho key-value heads per query head), and R such groups are a ring of 2 (R - 1) q rho
             bytes, with R - 1 merges in place of P - 1. A long ring of merges is short, and heads suffice for U.
 Kind:       op
-Use:        meshwright plan MODEL CLUSTER --global-batch N --seq TOKENS --fix cp=8,ulysses=4,context=ring; train
+Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --fix cp=4,ulysses=2,context=ring; train
 Simulated:  one layer's exchanges of heads, steps, messages and merges as rows, forward
 Executed:   forward and backward on gloo in every layout of tokens, against one process
 Differs:    1. Measured rows are of the authors' repository (feifeibear/long-context-attention, media/benchmark_results.png

@@ -11,8 +11,8 @@ Idea:       Two thresholds, what a rank and what a node holds, or the length fro
             Before linear layers ranks with e_i = t_i - mean(t) > 0 tokens too many send these to ranks that lack some, of
             their own node first: sum max(e_i, 0) tokens, the least that any scheme moves; behind them all go back.
 Kind:       packing
-Use:        meshwright plan MODEL CLUSTER --global-batch N --seq TOKENS --lengths FILE --sequence-groups zeppelin
-            meshwright train PLAN --data FILE --iterations N --sequence-groups "zeppelin(tokens=8192)"
+Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --lengths LENGTHS --sequence-groups zeppelin;
+            meshwright train PLAN --data TEXT --iterations STEPS --sequence-groups "zeppelin(tokens=8192)"
 Simulated:  the routed hop, as rows on links of two nodes; steps of zones with such rates and with remapped tokens
 Executed:   its zones train on gloo as any groups; a linear layer between two remappings by point to point messages, four
             processes, outside of training: programs of groups leave linear layers where attention is, and route no hops
