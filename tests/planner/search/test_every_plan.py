@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.planner.space_case import MODEL, WORKLOAD, cluster, search
+from tests.specs.configs import MIXTRAL
 
 from meshwright.planner import choices, every_plan
 from meshwright.planner import search as planned
@@ -13,7 +14,7 @@ from meshwright.planner.search.objective import Objective
 from meshwright.planner.search.pareto import frontier
 from meshwright.planner.search.solve import largest_microbatch, longest_sequence
 from meshwright.schedules import registered
-from meshwright.specs import ModelSpec, OutOfMemoryError, Plan, PlanError, Workload
+from meshwright.specs import ModelSpec, OutOfMemoryError, Plan, PlanError, Workload, load_model
 
 
 def test_two_devices_allow_data_parallel_and_every_schedule() -> None:
@@ -141,6 +142,14 @@ def test_what_is_forbidden_is_in_no_plan() -> None:
 def test_several_values_may_be_fixed() -> None:
     plans = list(choices(MODEL, cluster(), WORKLOAD, registered(), {"microbatch_size": (1, 4), "pp": 1}))
     assert {plan.microbatch_size for plan in plans} == {1, 4} and {plan.pp for plan in plans} == {1}
+
+
+def test_a_fixed_expert_degree_leaves_the_degrees_that_it_divides() -> None:
+    experts = load_model({**MIXTRAL, "num_local_experts": 4})
+    plans = list(choices(experts, cluster(), WORKLOAD, registered(), {"ep": 2}))
+    assert {(plan.pp, plan.dp, plan.ep) for plan in plans} == {(1, 2, 2)}
+    with pytest.raises(PlanError, match=r"ep\(2\) does not divide dp\(1\)"):
+        list(choices(experts, cluster(), WORKLOAD, registered(), {"ep": 2, "pp": 2}))
 
 
 def test_less_memory_and_less_time_leave_fewer_plans() -> None:

@@ -191,7 +191,7 @@ def choices(
     ]:
         if not isinstance(value, int) or value < 1:
             raise PlanError(f"{name} is {value!r}", allowed="a whole number from 1")
-    for pp, dp in _degrees(cluster.num_devices // _taken(wanted)):
+    for pp, dp in _open_degrees(cluster.num_devices // _taken(wanted), wanted):
         for name in _orders(schedules, pp):
             if name not in _values(wanted.get("schedule")) and _is_refused(model, schedules[name], wanted):
                 continue
@@ -233,6 +233,16 @@ def _taken(fix: Mapping[str, Any]) -> int:
 def _degrees(num_devices: int) -> list[tuple[int, int]]:
     """(pp, dp) with pp x dp devices, pipelines from short to long."""
     return [(pp, num_devices // pp) for pp in range(1, num_devices + 1) if num_devices % pp == 0]
+
+
+def _open_degrees(num_devices: int, fix: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Those that experts divide, where their degree is fixed; all where none does, whose plans are then refused by name."""
+    found, expert = _degrees(num_devices), fix.get("ep", 1)
+    fixed = {name: _values(fix[name]) for name in ("pp", "dp") if name in fix}
+    found = [(pp, dp) for pp, dp in found if all({"pp": pp, "dp": dp}[name] in fixed[name] for name in fixed)]
+    if not isinstance(expert, int) or expert < 1:
+        return found
+    return [(pp, dp) for pp, dp in found if dp * _taken(fix) % expert == 0] or found
 
 
 def _orders(schedules: Mapping[str, Schedule], pp: int) -> list[str]:
