@@ -16,6 +16,7 @@ from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
 from meshwright.lowering.lower import lower
 from meshwright.specs.error import MeshwrightError
+from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.sequence.context_parallel import CONTEXTS
 from meshwright.stage.piece import executed_pieces
 from tests.covering import always, covering, product, slow_cases
@@ -217,16 +218,29 @@ def test_a_step_that_is_left_out_is_refused(name: str) -> None:
         verify(replace(program, columns=program.columns.take(kept), offsets=offsets))
 
 
-def test_work_is_all_done_in_the_steps_of_a_ring() -> None:
-    """As much as the same attention over gathered keys and values, step by step, and what the piece that comes is merged
-    with: three operations for a number of the output, one for a gradient that is added and one that it is added to."""
-    flops = {}
+def merged_per_layer(model: ModelSpec, tokens: int, cp: int) -> int:
+    """FLOPs that a ring adds to its products in a layer for one microbatch: of each piece that came, 3 for a number of the
+    output (a difference, its share, a sum), and one for each gradient of queries, keys and values, the own piece's too."""
+    attention = model.attention
+    of_gradients = attention.query_size + 2 * attention.num_kv_heads * attention.head_dim
+    return tokens // cp * (3 * (cp - 1) * attention.query_size + cp * of_gradients)
+
+
+@pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
+@pytest.mark.parametrize("cp", [2, 4])
+def test_work_is_all_done_in_the_steps_of_a_ring(cp: int, layout: str) -> None:
+    """As much as the same attention over gathered keys and values, step by step, and what merging the pieces takes."""
+    flops, products = {}, {}
     for context in ("ring", "all_gather"):
-        program = lowered(planned(cp=2, context=context))
+        case = planned(cp=cp, context=context, token_layout=layout)
+        program = lowered(case)  # rows of the ranks of a stage are there once
         columns, works = program.columns, program.tables.works
-        computes = program.kinds == Kind.COMPUTE
-        flops[context] = sum(works[w].flops for w in columns.work[computes].tolist() if w >= 0)
-    model, tokens = MODELS["llama"], BATCH * SEQUENCE // 2
-    gradients = model.hidden_size + 2 * model.num_kv_heads * model.head_dim
-    merged = model.num_layers * tokens * (3 * model.hidden_size + 2 * gradients)
-    assert flops["ring"] - flops["all_gather"] == pytest.approx(merged) and flops["all_gather"] > 0
+        own = [works[w] for w in columns.work[program.kinds == Kind.COMPUTE].tolist() if w >= 0]
+        flops[context] = sum(work.flops for work in own)
+        operators = [each for work in own for each in work.operators]
+        products[context] = sum(each.count * each.flops for each in operators if each.kind == "attention")
+    plan = case.plan()
+    each = merged_per_layer(plan.model, plan.tokens_per_microbatch, cp)
+    merged = plan.num_microbatches * plan.model.num_layers * each
+    assert products["ring"] == products["all_gather"] > 0
+    assert flops["ring"] == flops["all_gather"] + merged
