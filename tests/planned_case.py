@@ -57,6 +57,15 @@ DEEPSEEK = LLAMA.changed(
     router_scores="sigmoid", num_expert_groups=3, num_expert_groups_per_token=2, has_router_correction=True,
     gate_scale=2.5, **_EXPERTS, **_LATENT,
 )  # fmt: skip
+# Of four experts and heads, which four devices may divide in any way.
+_FOLDED = {"num_kv_heads": 4, "vocabulary_size": 36}
+FOLDED = {
+    "folded mixtral": MIXTRAL_4.changed(**_FOLDED),
+    "folded qwen moe": QWEN_MOE_4.changed(**_FOLDED, dense_layers=(0,)),
+    "folded deepseek": DEEPSEEK.changed(
+        **_FOLDED, num_experts=4, num_expert_groups=2, num_expert_groups_per_token=1
+    ),
+}
 WINDOWED = LLAMA.changed(architecture="mistral", sliding_window=3, sliding_layers=(0, 1, 2))
 PLAIN_HEADS = LLAMA.changed(num_kv_heads=4)  # every query with keys of its own
 LADDER = LLAMA.changed(has_ladder_residual=True)
@@ -72,6 +81,7 @@ MODELS: Mapping[str, ModelSpec] = {
     "mixtral of 4": MIXTRAL_4, "qwen moe of 4": QWEN_MOE_4, "latent": LATENT, "deepseek": DEEPSEEK, "ladder": LADDER,
     "ladder gpt": LADDER_GPT, "branches": BRANCHES, "branches gpt": BRANCHES_GPT, "encoder": ENCODER,
     "tied encoder": TIED_ENCODER, "encoder experts": ENCODER_EXPERTS, "windowed": WINDOWED, "plain heads": PLAIN_HEADS,
+    **FOLDED,
 }  # fmt: skip
 GRADIENTS, AFTER_ADAMW = 1e-10, 1e-8  # DESIGN's tolerances against one process, float64
 BATCH = 8

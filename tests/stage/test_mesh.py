@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,8 @@ from meshwright.stage.mesh import (
     device_order,
     expert_axes,
     expert_data_axes,
+    expert_tensor_axes,
+    folded,
     num_members,
     shard_axes,
 )
@@ -77,12 +80,47 @@ def test_experts_and_state_cut_twice():
         ({"dp": 1, "cp": 4, "tp": 2, "etp": 1}, 4, ("cp2", "tp")),  # whole experts on a part of cp
         ({"dp": 1, "cp": 4, "tp": 2, "etp": 1}, 2, ("tp",)),
         ({"dp": 2, "cp": 2, "tp": 2}, 8, ("dp", "cp", "tp")),
+        ({"dp": 2, "cp": 4}, 2, ("cp2",)),  # of cp a part
+        ({"dp": 1, "tp": 4, "etp": 2}, 2, ("tp",)),  # of tp the outer part, inside which an expert is divided
+        ({"dp": 8, "etp": 2}, 2, ("dp4",)),
+        ({"dp": 2, "cp": 2, "tp": 2, "etp": 4}, 2, ("dp",)),
     ],
 )
 def test_experts_are_divided_from_the_inside_out(degrees, ep, axes):
     chosen = plan(EXPERTS, ep=ep, **degrees)
     assert expert_axes(chosen) == axes and num_members(chosen, axes) == ep
-    assert set(expert_data_axes(chosen)) == set(data_axes(chosen)) - set(axes)
+    every = set(sizes(chosen))
+    assert set(expert_data_axes(chosen)) == every - set(axes) - set(expert_tensor_axes(chosen))
+    assert num_members(chosen, expert_tensor_axes(chosen)) == chosen.expert_tp
+    assert num_members(chosen, expert_data_axes(chosen)) == chosen.expert_dp
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.tuples(*[st.sampled_from([1, 2, 4, 8])] * 5))
+def test_both_foldings_number_the_same_devices(degrees):
+    tp, cp, dp, etp, ep = degrees
+    world = tp * cp * dp
+    if etp * ep > world:
+        return
+    mesh = folded((tp, cp, dp), (etp, ep))
+    assert math.prod(axis.size for axis in mesh) == world
+    strides = dict(zip((axis.name for axis in mesh), (axis.stride for axis in mesh), strict=True))
+    for rank in range(world):
+        at = {axis.name: rank // axis.stride % axis.size for axis in mesh}
+        assert rank == sum(at[name] * strides[name] for name in at), "row-major, the first outermost"
+        for roles, lengths in (
+            (("tp", "cp", "dp"), (tp, cp, dp)),
+            (("etp", "ep", "edp"), (etp, ep, world // etp // ep)),
+        ):
+            found, inside = 0, 1
+            for role, length in zip(roles, lengths, strict=True):
+                own = [axis for axis in mesh if role in (axis.attention, axis.experts)]
+                number = 0
+                for axis in own:
+                    number = number * axis.size + at[axis.name]
+                assert math.prod(axis.size for axis in own) == length
+                found, inside = found + number * inside, inside * length
+            assert found == rank, "Megatron's order: the first of a folding is innermost"
 
 
 def test_a_sequence_is_shared_along_both_parts_of_an_axis_that_experts_cut():
@@ -97,7 +135,7 @@ def test_a_sequence_is_shared_along_both_parts_of_an_axis_that_experts_cut():
     ("choices", "said"),
     [
         ({"dp": 6, "ep": 2, "sharding": "zero1", "sharding_degree": 3}, "do not nest"),
-        ({"dp": 2, "cp": 4, "ep": 2}, r"ep\(2\) does not fill cp\(4\)"),
+        ({"dp": 3, "tp": 2, "ep": 1, "etp": 3}, "groups of 2 and of 3 devices do not nest"),
         (
             {"dp": 4, "cp": 4, "sharding": "zero3", "sharding_degree": 2},
             r"sharding_degree\(2\) does not fill cp\(4\)",

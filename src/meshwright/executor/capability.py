@@ -7,7 +7,7 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
 from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
 from meshwright.stage.chain.degrees import recomputed_in_segments
-from meshwright.stage.mesh import has_experts_along_context
+from meshwright.stage.mesh import folds_experts
 
 EXECUTED_DTYPES = ("float32", "float64", "bfloat16")  # float16 would need its loss scaled
 
@@ -23,10 +23,8 @@ def check_plan(plan: Plan) -> None:
     lengths = {part.num_tokens // plan.cp for part in plan.parts}
     for num_tokens in sorted(each for each in lengths if plan.sequence_parallel and each % plan.tp):
         missing.append(f"tp={plan.tp} with {num_tokens} tokens of a sequence on a device")
-    if plan.ep > 1 and plan.model.has_ladder_residual:
-        missing.append(f"ep={plan.ep} with a ladder residual")
-    if has_experts_along_context(plan):
-        missing.append(f"etp={plan.etp} with ep={plan.ep} below cp={plan.cp} x tp={plan.tp}")
+    if plan.model.num_experts and folds_experts(plan) and plan.model.has_ladder_residual:
+        missing.append(f"etp={plan.expert_tp}, ep={plan.ep} with a ladder residual")
     if plan.ep > 1 and plan.dispatch != Plan.dispatch:
         missing.append(f"dispatch={plan.dispatch}")
     missing += _missing_with_vocabulary(plan)
@@ -37,7 +35,7 @@ def check_plan(plan: Plan) -> None:
     if missing:
         raise PlanError(
             f"the executor does not run {', '.join(missing)}",
-            allowed="pp, dp, cp, tp, ep, any sharding, any recompute (of all blocks), "
+            allowed="pp, dp, cp, tp, ep, etp, any sharding, any recompute (of all blocks), "
             + ", ".join(EXECUTED_DTYPES),
             next="simulate it, or change the plan",
         )

@@ -57,7 +57,7 @@ def found_traits(plan: Plan, understood: Sequence[str]) -> tuple[FoundTrait, ...
         "software": plan.software, "overlap": ", ".join(plan.overlap) or "nothing", "sharding": plan.sharding,
         "reduction_dtype": plan.reduction_dtype or plan.dtype, "attention": plan.attention,
         "layers_per_stage": ("unevenly" if is_uneven else "evenly") if plan.pp > 1 else "",
-        "etp": ("whole" if plan.expert_tp == 1 else "divided") if plan.model.num_experts else "",
+        "etp": _expert_text(plan) if plan.model.num_experts else "",
         "dispatch": plan.dispatch if plan.ep > 1 else "",
     }  # fmt: skip
     said = {
@@ -73,3 +73,10 @@ def open_question(traits: Sequence[FoundTrait], stack: Traits, where: str) -> st
     if not left:
         return ""
     return f"{where} does not say {', '.join(left)}: as {stack.stack} does; what it does otherwise is a field of the plan"
+
+
+def _expert_text(plan: Plan) -> str:
+    """How an expert's matrices lie; over how many devices where these are not those of tensor parallelism."""
+    if plan.expert_tp == 1:
+        return "whole"
+    return "divided" if plan.expert_tp == plan.tp else f"divided over {plan.expert_tp}"

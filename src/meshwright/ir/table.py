@@ -157,7 +157,8 @@ IN_PARTS = ".in_parts"
 class Exchange(NamedTuple):
     """A class of exchanges, relative to the axes it does not run along (there all ends have the same coordinate).
 
-    Point to point: ``ends = (source, target)`` coordinates along ``axes[0]``, or ``ends = None`` and a cyclic ``shift``.
+    Point to point: ``ends = (source, target)`` coordinates along ``axes[0]``, or ``ends = None`` and a cyclic ``shift`` along
+    `axes`, which are numbered as one, the first outermost; what it turns is turned along the first.
     Group: ``ends`` are the members along ``axes[0]``, or None for everybody along ``axes``.
     ``size``: name of a run-time size (`Size`); otherwise the bytes are those of the value moved.
     """

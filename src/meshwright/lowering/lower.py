@@ -39,9 +39,8 @@ from meshwright.schedules.order import Schedule
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.alike import of_alike
-from meshwright.stage.chain.degrees import TENSOR
 from meshwright.stage.group.parameter_group import group_bytes, held_groups, num_stepped_parameters
-from meshwright.stage.mesh import collapsed_axes
+from meshwright.stage.mesh import TENSOR, collapsed_axes
 from meshwright.stage.piece import has_vocabulary_passes, piece_layers
 from meshwright.stage.saved.saved import boundary_bytes_per_token
 from meshwright.stage.saved.size import (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,16 +49,13 @@ class Placement:
         ``copy``: coordinates along collapsed axes (0 where it is left out).
         """
         at = {**dict.fromkeys(self.axes, 0), **(copy or {}), **program.coordinates(device)}
-        first, size = exchange.axes[0], program.axis(exchange.axes[0]).size
+        first = exchange.axes[0]
+        if kind in (Kind.SEND, Kind.RECEIVE) and exchange.ends is not None:
+            return tuple(self._at({**at, first: coordinate}) for coordinate in exchange.ends[:2])
         if kind in (Kind.SEND, Kind.RECEIVE):
-            own = at[first]
-            if exchange.ends is not None:
-                source, target = exchange.ends[:2]
-            elif kind == Kind.SEND:
-                source, target = own, (own + exchange.shift) % size
-            else:
-                source, target = (own - exchange.shift) % size, own
-            return tuple(self._at({**at, first: coordinate}) for coordinate in (source, target))
+            shift = exchange.shift if kind == Kind.SEND else -exchange.shift
+            own, other = self._at(at), self._at({**at, **_shifted(program, exchange.axes, at, shift)})
+            return (own, other) if kind == Kind.SEND else (other, own)
         members = [at]
         for axis in exchange.axes:
             everybody = range(program.axis(axis).size)
@@ -67,6 +65,14 @@ class Placement:
 
     def _at(self, coordinates: dict[str, int]) -> int:
         return int(self.devices[tuple(coordinates[axis] for axis in self.axes)])
+
+
+def _shifted(program: Program, axes: Sequence[str], at: Mapping[str, int], shift: int) -> dict[str, int]:
+    """Coordinates along axes that are numbered as one, so many further on, around their end."""
+    sizes = [program.axis(axis).size for axis in axes]
+    number = np.ravel_multi_index([at[axis] for axis in axes], sizes)
+    found = np.unravel_index((number + shift) % math.prod(sizes), sizes)
+    return {axis: int(coordinate) for axis, coordinate in zip(axes, found, strict=True)}
 
 
 def place(program: Program, cluster: ClusterSpec, device_order: tuple[int, ...] = ()) -> Placement:

@@ -1,53 +1,143 @@
-"""Mesh: the axes of a plan's program, where groups cut its data-parallel axis, and which device stands at which place.
+"""Mesh: the axes of a plan's program, which are the finest cut that both foldings of its devices need.
 
-Data-parallel devices that share sharded state, or experts, may be fewer than all: then the axis is cut, and its inner
-part is an axis of its own, named by its length ("dp8": the innermost 8 of dp); so is cp's, where whole experts are
-divided over fewer devices than tp x cp, or where neighbours along it exchange heads inside a ring. What is replicated,
-sharded or exchanged along whole axes only is then a matter of names.
+The devices of a stage are numbered once, from the inside out, and folded twice: for attention into tp, cp, dp, and for
+experts into etp, ep, and edp, the replicas that are left (MoE Parallel Folding, Megatron-Core). Groups that share
+sharded state, or exchange heads inside a ring, end somewhere, too. Wherever a group of either folding ends the numbers are
+cut, and what lies between two cuts is an axis: a part of one axis of each folding (`MeshAxis`). It has the name of its
+attention axis and, if that is cut, its length from there inwards ("dp8": the innermost 8 of dp; the outermost part is
+"dp"). What is replicated, sharded or exchanged along whole axes only is then a matter of names.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 from meshwright.ir.program import Axis
 from meshwright.specs.error import PlanError
 from meshwright.specs.plan.plan import AXES, Plan
 
+TENSOR, CONTEXT, DATA = "tp", "cp", "dp"  # axes of attention, from the inside out
+EXPERT_TENSOR, EXPERT, EXPERT_DATA = "etp", "ep", "edp"  # axes of experts, from the inside out
+
+
+class MeshAxis(NamedTuple):
+    """An axis of the finest cut: how many devices, and which axis of attention's folding and of experts' it is a part of.
+    ``stride``: devices from one to its neighbour along it, within a stage."""
+
+    name: str
+    size: int
+    stride: int
+    attention: str
+    experts: str
+
+
+Axes = tuple[MeshAxis, ...]
+
+
+def mesh_axes(plan: Plan) -> Axes:
+    """All axes behind ``pp``, outermost first. Raises PlanError where groups do not nest."""
+    shared = {degree for degree in plan.sharing_degrees if degree > 1}
+    for degree in shared:
+        if degree % plan.cp:
+            raise PlanError(
+                f"sharding_degree({degree}) does not fill cp({plan.cp})",
+                allowed="a multiple of cp: state is divided from the inside out",
+            )
+    groups = {plan.tp * degree for degree in (*shared, plan.ulysses)}
+    return folded((plan.tp, plan.cp, plan.dp), (plan.expert_tp, plan.ep), tuple(sorted(groups)))
+
+
+@lru_cache(maxsize=4096)
+def folded(attention: tuple[int, int, int], experts: tuple[int, int], groups: Sequence[int] = ()) -> Axes:
+    """The axes of devices in two foldings: degrees of tp, cp and dp, and of etp and ep. ``groups``: sizes of the innermost
+    groups at whose ends they are cut as well. Raises PlanError where not every end is a multiple of those inside it."""
+    of_attention = tuple(itertools.accumulate(attention, lambda a, b: a * b))
+    of_experts = (experts[0], experts[0] * experts[1], of_attention[-1])
+    ends = sorted({1, *of_attention, *of_experts, *groups})
+    for shorter, longer in itertools.pairwise(ends):
+        if longer % shorter:
+            raise PlanError(
+                f"groups of {shorter} and of {longer} devices do not nest: tp, cp, dp = {attention}, etp, ep = {experts}",
+                allowed="tensor, context, expert and sharing groups of which every one divides all larger ones",
+                next="take degrees that are powers of one number, such as 2",
+            )
+    found = [
+        _axis(shorter, longer, attention, of_attention, of_experts)
+        for shorter, longer in itertools.pairwise(ends)
+    ]
+    if attention[2] == 1:  # a program has an axis dp, whatever its length
+        found.append(MeshAxis(DATA, 1, of_attention[-1], DATA, EXPERT_DATA))
+    return tuple(reversed(found))
+
+
+def _axis(
+    shorter: int, longer: int, degrees: Sequence[int], of_attention: Sequence[int], of_experts: Sequence[int]
+) -> MeshAxis:
+    """What lies between two cuts."""
+    place = next(n for n, end in enumerate(of_attention) if longer <= end)
+    own = (TENSOR, CONTEXT, DATA)[place]
+    length = longer * degrees[place] // of_attention[place]
+    name = own if length == degrees[place] else f"{own}{length}"
+    experts = next(n for n, end in enumerate(of_experts) if longer <= end)
+    return MeshAxis(name, longer // shorter, shorter, own, (EXPERT_TENSOR, EXPERT, EXPERT_DATA)[experts])
+
+
+def names_of(axes: Iterable[MeshAxis], *roles: str) -> tuple[str, ...]:
+    """Names of those that are parts of these axes, of either folding."""
+    return tuple(axis.name for axis in axes if axis.attention in roles or axis.experts in roles)
+
+
+def sizes_of(axes: Iterable[MeshAxis], names: Iterable[str]) -> tuple[int, ...]:
+    """Lengths of the axes with these names."""
+    sizes = {axis.name: axis.size for axis in axes}
+    return tuple(sizes[name] for name in names)
+
+
+def inner(axes: Sequence[MeshAxis], length: int) -> Axes:
+    """The innermost of these axes that have this length together."""
+    found: list[MeshAxis] = []
+    for axis in reversed(axes):
+        if length == 1:
+            break
+        found.insert(0, axis)
+        length //= axis.size
+    return tuple(found)
+
 
 def collapsed_axes(plan: Plan) -> tuple[Axis, ...]:
-    """Axes behind ``pp`` on which all devices have one list: dp and its inner parts, cp, tp. Raises PlanError."""
-    tensor = (Axis("tp", plan.tp, materialised=False),) if plan.tp > 1 else ()
-    return (*_data_parallel(plan), *_context_parallel(plan), *tensor)
+    """Axes behind ``pp`` on which all devices have one list: dp, cp, tp, and their parts. Raises PlanError."""
+    return tuple(Axis(axis.name, axis.size, materialised=False) for axis in mesh_axes(plan))
 
 
 def data_axes(plan: Plan) -> tuple[str, ...]:
     """Axes along which devices hold the same parameters and different data."""
-    return tuple(axis.name for axis in _data_parallel(plan)) + context_axes(plan)
+    return names_of(mesh_axes(plan), DATA, CONTEXT)
 
 
 def context_axes(plan: Plan) -> tuple[str, ...]:
     """Axes of the devices that share every sequence."""
-    return tuple(axis.name for axis in _context_parallel(plan))
+    return names_of(mesh_axes(plan), CONTEXT)
+
+
+def tensor_axes(plan: Plan) -> tuple[str, ...]:
+    """Axes of the devices that share every matrix of attention."""
+    return names_of(mesh_axes(plan), TENSOR)
 
 
 def heads_axes(plan: Plan) -> tuple[str, ...]:
     """Axes of the devices that exchange heads; none where nobody does."""
-    if plan.context_parallel.heads_degree == 1:
-        return ()
-    return _within(_context_parallel(plan), plan.context_parallel.heads_degree)
+    shared = [axis for axis in mesh_axes(plan) if axis.attention == CONTEXT]
+    return tuple(axis.name for axis in inner(shared, plan.context_parallel.heads_degree))
 
 
 def ring_axes(plan: Plan) -> tuple[str, ...]:
     """Axes of the devices whose queries are of different tokens while they attend."""
     own = heads_axes(plan)
     return tuple(name for name in context_axes(plan) if name not in own)
-
-
-def has_experts_along_context(plan: Plan) -> bool:
-    """Are whole experts on fewer devices than share a sequence?"""
-    return _context_length(plan) > 1
 
 
 def shard_axes(plan: Plan) -> tuple[str, ...]:
@@ -66,99 +156,35 @@ def value_axes(plan: Plan) -> tuple[str, ...]:
 
 
 def _shared_axes(plan: Plan, degree: int) -> tuple[str, ...]:
-    return _inner_axes(plan, degree // plan.cp) + context_axes(plan)
+    copies = [axis for axis in mesh_axes(plan) if axis.attention in (DATA, CONTEXT)]
+    return tuple(axis.name for axis in inner(copies, degree))
 
 
 def expert_axes(plan: Plan) -> tuple[str, ...]:
     """Axes of the devices among which the experts of a layer are divided; none where ep is 1."""
-    if plan.ep == 1:
-        return ()
-    tensor = ("tp",) if plan.expert_tp == 1 and plan.tp > 1 else ()
-    if length := _context_length(plan):
-        return _within(_context_parallel(plan), length) + tensor
-    return _inner_axes(plan, _expert_length(plan)) + context_axes(plan) + tensor
+    return names_of(mesh_axes(plan), EXPERT)
+
+
+def expert_tensor_axes(plan: Plan) -> tuple[str, ...]:
+    """Axes of the devices that share every matrix of an expert; none where experts are whole."""
+    return names_of(mesh_axes(plan), EXPERT_TENSOR)
+
+
+def gathered_axes(plan: Plan) -> tuple[str, ...]:
+    """Those of them that have other tokens, so that rows are gathered along them: without sequence parallelism devices of a
+    tensor-parallel group have the same."""
+    axes = expert_tensor_axes(plan)
+    return axes if plan.sequence_parallel else tuple(name for name in axes if name not in tensor_axes(plan))
 
 
 def expert_data_axes(plan: Plan) -> tuple[str, ...]:
-    """Axes along which devices hold the same experts and different data."""
-    own = expert_axes(plan)
-    return tuple(name for name in data_axes(plan) if name not in own)
+    """Axes along which devices hold the same part of the same experts, and different rows go through these."""
+    return names_of(mesh_axes(plan), EXPERT_DATA)
 
 
-def _expert_length(plan: Plan) -> int:
-    """Length along dp of a group that shares experts."""
-    if _context_length(plan):
-        return 1
-    inside = plan.cp * (plan.tp if plan.expert_tp == 1 else 1)
-    if plan.ep % inside:
-        raise PlanError(
-            f"ep({plan.ep}) does not fill cp({plan.cp}){f' x tp({plan.tp})' if plan.expert_tp == 1 else ''}",
-            allowed="an expert degree that is a multiple of it: experts are divided from the inside out",
-        )
-    return plan.ep // inside
-
-
-def _context_length(plan: Plan) -> int:
-    """Length along cp of a group that shares whole experts, where that is less than cp; else 0."""
-    is_inside = plan.etp == 1 and plan.ep > 1 and plan.ep < plan.cp * plan.tp and plan.ep % plan.tp == 0
-    return plan.ep // plan.tp if is_inside else 0
-
-
-def _context_parallel(plan: Plan) -> tuple[Axis, ...]:
-    """The axis cp, cut where a group that shares experts, or heads, is shorter."""
-    if plan.cp == 1:
-        return ()
-    cuts = {cut for cut in (_context_length(plan), plan.ulysses) if cut > 1}
-    lengths = [plan.cp, *sorted(cuts, reverse=True), 1]
-    for longer, shorter in itertools.pairwise(lengths):
-        if longer % shorter:
-            raise PlanError(
-                f"groups of {shorter} and of {longer} devices along cp({plan.cp}) do not nest",
-                allowed="groups that share experts or heads and divide each other",
-            )
-    return tuple(
-        Axis("cp" if longer == plan.cp else f"cp{longer}", longer // shorter, materialised=False)
-        for longer, shorter in itertools.pairwise(lengths)
-    )
-
-
-def _inner_axes(plan: Plan, length: int) -> tuple[str, ...]:
-    """Names of the innermost axes of dp that have this length together."""
-    return _within(_data_parallel(plan), length)
-
-
-def _within(axes: tuple[Axis, ...], length: int) -> tuple[str, ...]:
-    """Names of the innermost of these axes that have this length together."""
-    names: list[str] = []
-    for axis in reversed(axes):
-        if length == 1:
-            break
-        names.insert(0, axis.name)
-        length //= axis.size
-    return tuple(names)
-
-
-def _data_parallel(plan: Plan) -> tuple[Axis, ...]:
-    """The axis dp, cut where a group that is shorter begins."""
-    cuts = {_expert_length(plan)} if plan.ep > 1 else set()
-    for degree in {one for one in plan.sharing_degrees if one > 1}:
-        if degree % plan.cp:
-            raise PlanError(
-                f"sharding_degree({degree}) does not fill cp({plan.cp})",
-                allowed="a multiple of cp: state is divided from the inside out",
-            )
-        cuts.add(degree // plan.cp)
-    lengths = [plan.dp, *sorted((cut for cut in cuts if 1 < cut < plan.dp), reverse=True), 1]
-    for longer, shorter in itertools.pairwise(lengths):
-        if longer % shorter:
-            raise PlanError(
-                f"groups of {shorter} and of {longer} devices along dp({plan.dp}) do not nest",
-                allowed="groups that share state or experts and divide each other",
-            )
-    return tuple(
-        Axis("dp" if longer == plan.dp else f"dp{longer}", longer // shorter, materialised=False)
-        for longer, shorter in itertools.pairwise(lengths)
-    )
+def folds_experts(plan: Plan) -> bool:
+    """Are the devices of experts others than those of attention, so that rows are sent to them?"""
+    return plan.ep > 1 or plan.expert_tp != plan.tp
 
 
 def device_order(plan: Plan) -> tuple[int, ...]:
@@ -172,5 +198,4 @@ def device_order(plan: Plan) -> tuple[int, ...]:
 
 def num_members(plan: Plan, names: tuple[str, ...]) -> int:
     """Devices of a group along these axes."""
-    sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
-    return prod(sizes[name] for name in names)
+    return prod(sizes_of(mesh_axes(plan), names))

@@ -174,7 +174,7 @@ def test_words_of_recompute(words: str, recompute: str) -> None:
     [
         ({"tp": 2, "cp": 2, "ep": 4}, 1, ()),  # experts take in devices of tp and cp
         ({"tp": 2, "cp": 2, "ep": 2}, 1, ()),  # those of tp alone
-        ({"tp": 4, "cp": 2, "ep": 2}, 0, ()),  # too few to do so: divided, as a plan has it
+        ({"tp": 4, "cp": 2, "ep": 2}, 1, ()),  # some of those of tp
         ({"tp": 1, "ep": 4}, 0, ()),
         ({"tp": 2, "ep": 4, "extras": "DeepEP; 1f1b A2A overlap"}, 1, ("ep",)),
         ({"tp": 2, "ep": 4, "extras": "DeepEP; no A2A overlap"}, 1, ()),

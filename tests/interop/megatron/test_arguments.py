@@ -207,7 +207,9 @@ def test_experts_may_be_whole_on_devices_of_tensor_parallelism_and_their_tokens_
     assert (found.plan.etp, found.plan.expert_tp) == (1, 1) and "ep" in found.plan.overlap
     assert not [option for option in found.unknown if "expert" in option.name]
     assert read(BASE + experts + more + "2").plan.etp == 0
-    refused = read(BASE + experts.replace("size 4", "size 1") + more + "1")
+    assert read(BASE + experts.replace("size 4", "size 1") + more + "1").plan.etp == 1
+    assert read(BASE + experts + more + "4").plan.etp == 4, "an expert over more devices than attention"
+    refused = read(BASE + experts + more + "3")
     assert "--expert-tensor-parallel-size" in {option.name for option in refused.unknown}
 
 

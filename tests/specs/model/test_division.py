@@ -83,5 +83,5 @@ def test_what_is_allowed_gives_every_device_whole_ones(heads: int, shared: int, 
 def test_experts_are_divided_by_their_own_degree() -> None:
     model = mw.Model("mixtral-8x7b")
     check_division(model, 8, 1)
-    with pytest.raises(PlanError, match="tp=3 does not divide the 14336 inner units of an expert"):
+    with pytest.raises(PlanError, match="3 devices do not divide the 14336 inner units of an expert"):
         check_division(model, 1, 3)

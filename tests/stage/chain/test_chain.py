@@ -122,7 +122,9 @@ def test_exchanges_make_what_their_readers_need(
 
 
 def test_a_transpose_maps_the_duals() -> None:
-    operations = {"collect": "all_gather", "routed": "all_to_all"}
+    operations = {
+        "collect": "all_gather", "routed": "all_to_all", "gather_rows": "all_gather", "scatter_rows": "reduce_scatter",
+    }  # fmt: skip
     for algorithm, (before, behind) in LAYOUTS.items():
         back, transpose = (DUAL[behind], DUAL[before]), TRANSPOSES[algorithm]
         if transpose:

@@ -165,10 +165,14 @@ def test_blocks_without_experts_send_no_tokens():
     assert sum(inner_of(work_of(program, "F", 0), EXPERT).values()) == 2 * 3
 
 
-def test_whole_experts_leave_one_sum_a_block():
+def test_what_experts_add_is_summed_over_tp_where_the_stream_is_whole_there():
+    """Whole experts, too: a device has looked for those of its part of the tokens only. With sequence parallelism its part is
+    all it has, and one sum a block is left, of attention."""
     divided, whole = (program_of(EXPERTS, pp=4, dp=2, tp=2, ep=ep) for ep in (2, 4))
-    assert inner_of(work_of(divided, "B", 1), TENSOR)["all_reduce", HIDDEN_BYTES] == 2
-    assert inner_of(work_of(whole, "B", 1), TENSOR)["all_reduce", HIDDEN_BYTES] == 1
+    for program in (divided, whole):
+        assert inner_of(work_of(program, "B", 1), TENSOR)["all_reduce", HIDDEN_BYTES] == 2
+    own = program_of(EXPERTS, pp=4, dp=2, tp=2, ep=4, sequence_parallel=True)
+    assert inner_of(work_of(own, "F", 1), TENSOR)["reduce_scatter", HIDDEN_BYTES] == 1
 
 
 def test_experts_that_are_whole_get_the_tokens_of_a_part_of_the_sequence_and_gather_nothing():

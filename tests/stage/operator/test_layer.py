@@ -81,7 +81,7 @@ def test_adamw_reads_four_arrays_and_writes_three(dtype, size):
 
 
 def test_a_degree_that_does_not_divide_experts_is_refused():
-    with pytest.raises(PlanError, match="does not divide the 24 inner units of an expert"):
+    with pytest.raises(PlanError, match="5 devices do not divide the 24 inner units of an expert"):
         local_sizes(EXPERTS, 1, 5)
     assert local_sizes(EXPERTS, 4, 1).expert_intermediate == EXPERTS.experts.intermediate_size
 

@@ -12,7 +12,6 @@ from meshwright.evidence.tables.table import TrainingRow
 from meshwright.prediction.memory_estimate import estimate_memory
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import SpecError
-from meshwright.specs.model.division import takes_in_tensor_parallel
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
@@ -132,9 +131,8 @@ def _degrees(row: TrainingRow, assumptions: list[str]) -> _Degrees:
 
 
 def _expert_tp(degrees: _Degrees, traits: Traits) -> int:
-    """1 where experts stay whole and their devices can take in those of tp; else as plans have it."""
-    takes_in_tp = takes_in_tensor_parallel(degrees.tp, degrees.cp, degrees.ep)
-    return int(traits.has_whole_experts and degrees.tp > 1 and takes_in_tp)
+    """1 where experts stay whole on devices that take in those of tp; else as plans have it."""
+    return int(traits.has_whole_experts and degrees.tp > 1 and degrees.ep > 1)
 
 
 def _num_chunks(

@@ -52,6 +52,42 @@ def exchange_rows(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     return exchange_uneven(context, row, (rows_NE, leaving_PX.sum(1), arriving_PX.sum(1)))
 
 
+def gather_counts(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
+    """How many rows every member has, [P, X] of each: those of the first one in front, [M P, X]."""
+    return gather_along(context, row, inputs[0])
+
+
+def gather_rows(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
+    """All members' rows [N, E], those of the first one in front; with how many there are of the own ones, [P, X], and of
+    all, [M P, X]."""
+    rows_NE, own_PX, all_PX = inputs
+    num_members = len(row.members)
+    to_each = own_PX.sum().repeat(num_members)
+    return exchange_uneven(
+        context, row, (rows_NE.repeat(num_members, 1), to_each, _of_members(all_PX, num_members))
+    )
+
+
+def scatter_rows(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
+    """Of all members' rows the sums of the own ones, added in the order of the members; with how many there are of all,
+    [M P, X], and of the own ones, [P, X]."""
+    terms_NE, all_PX, own_PX = inputs
+    num_members = len(row.members)
+    from_each = own_PX.sum().repeat(num_members)
+    sent = exchange_uneven(context, row, (terms_NE, _of_members(all_PX, num_members), from_each))
+
+    def wait() -> Sequence[Any]:
+        (terms,) = sent.wait()
+        return (terms.view(num_members, -1, terms.shape[1]).sum(0),)
+
+    return Pending(wait)
+
+
+def _of_members(counts_PX: Tensor, num_members: int) -> Tensor:
+    """Rows of every member, [M]."""
+    return counts_PX.view(num_members, -1).sum(1)
+
+
 def _combined(context: Context, row: Row, given: Tensor, *, is_maximum: bool) -> Pending:
     tensor = given.contiguous()
     context.links.pass_ring(row.members, tensor.nbytes, 2, row.name)
@@ -74,4 +110,7 @@ HANDLERS: Handlers = {
     "MAXIMUM": maximum,
     "ROUTE": exchange_rows,
     "COUNTS": exchange_counts,
+    "GATHER_COUNTS": gather_counts,
+    "GATHER_ROWS": gather_rows,
+    "SCATTER_ROWS": scatter_rows,
 }

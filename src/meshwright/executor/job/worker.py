@@ -46,7 +46,6 @@ from meshwright.executor.team.slowed_link import SlowedLinks
 from meshwright.executor.team.worker_pipe import WorkerPipe, error_text
 from meshwright.executor.training.divergence import Divergence
 from meshwright.executor.training.rank_training import TrainingState
-from meshwright.executor.training.tensor_layout import TENSOR
 from meshwright.ir.timing.wiring import wire
 from meshwright.specs.cluster.slowing import Slowing
 from meshwright.specs.error import ExecutionError
@@ -220,7 +219,9 @@ def _context(job: Job, rank: int, groups: ProcessGroups, device: torch.device, l
     if job.training is not None:
         inside = None
         if job.training.exchanges_inside:
-            inside = groups.labelled(RankTeam.along(job.program, (TENSOR,), rank).ranks, INSIDE)
+            inside = groups.labelled(
+                RankTeam.along(job.program, job.training.layout.tensor_axes, rank).ranks, INSIDE
+            )
         context.training = TrainingState(job.training, job.program, rank, job.torch_dtype, device, inside)
     return context
 
@@ -229,7 +230,7 @@ def _inner_teams(job: Job) -> list[Team]:
     """Who exchanges within a user's modules, which no row says."""
     if job.training is None or not job.training.exchanges_inside:
         return []
-    return [(ranks, INSIDE) for ranks in ranks_along(job.program.axes, (TENSOR,))]
+    return [(ranks, INSIDE) for ranks in ranks_along(job.program.axes, job.training.layout.tensor_axes)]
 
 
 def _initial_values(job: Job, context: Context, rank: int) -> Mapping[Any, Any]:

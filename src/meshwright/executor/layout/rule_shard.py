@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwright.executor.layout.tensor_shard import WHOLE, TensorShard
+from meshwright.executor.layout.tensor_shard import WHOLE, TensorShard, equal_part
 from meshwright.specs.training.tensor_rule import TensorRule
 
 
@@ -41,7 +41,10 @@ class RuleShard(TensorShard):
             return rule.dim, [(min(self.number * each, size), min((self.number + 1) * each, size))]
         sections = rule.sections or (whole[rule.dim],)
         starts = [sum(sections[:place]) for place in range(len(sections))]
-        return rule.dim, [self._part(start, size) for start, size in zip(starts, sections, strict=True)]
+        return rule.dim, [
+            equal_part(start, size, self.number, self.degree)
+            for start, size in zip(starts, sections, strict=True)
+        ]
 
     def local(self, name: str, value: Tensor) -> Tensor:
         """What is here of a whole tensor; zeros behind the end of what is padded."""

@@ -47,12 +47,21 @@ WHOLE = None
 
 @dataclass(frozen=True)
 class ExpertShard:
-    """Device ``number`` of the ``degree`` among which the experts of a layer are divided: each has as many, whole, or where
-    `divides_inner` its tensor-parallel part of every one."""
+    """Device ``number`` of the ``degree`` among which the experts of a layer are divided; of each it has part
+    ``inner_number`` of ``inner_degree`` equal ones of its inner units. It looks for the experts of part ``token_number`` of
+    ``token_degree`` of the tokens that all devices of its tensor-parallel group have."""
 
     degree: int = 1
     number: int = 0
-    divides_inner: bool = True
+    inner_degree: int = 1
+    inner_number: int = 0
+    token_degree: int = 1
+    token_number: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Has this device all of every expert?"""
+        return self.degree == self.inner_degree == 1
 
     def first(self, num_experts: int) -> int:
         """The first expert here of so many."""
@@ -70,7 +79,7 @@ class TensorShard:
 
     def check(self) -> None:
         """Raise PlanError as `check_division`, and ExecutionError where hidden units are not divided evenly."""
-        check_division(self.model, self.degree, 0 if self.experts.divides_inner else 1)
+        check_division(self.model, self.degree, self.experts.inner_degree)
         if self.model.hidden_size % self.degree:
             raise ExecutionError(
                 f"tp({self.degree}) does not divide the model's {self.model.hidden_size} hidden units",
@@ -80,13 +89,13 @@ class TensorShard:
 
     def dim(self, name: str) -> int | None:
         """The dimension of a parameter that is divided; WHOLE where every device has all of it."""
+        owner, addition = _matrix_of(name)
+        if owner in EXPERT_MATRICES:
+            return EXPERT_MATRICES[owner] if self.experts.inner_degree > 1 else WHOLE
         if self.degree == 1:
             return WHOLE
         if name.endswith(TABLES):
             return 0
-        owner, addition = _matrix_of(name)
-        if owner in EXPERT_MATRICES:
-            return EXPERT_MATRICES[owner] if self.experts.divides_inner else WHOLE
         if owner in ROW_PARALLEL:
             is_divided = addition == LORA_A or (not addition and name.endswith(".weight"))
             return 1 if is_divided else WHOLE
@@ -101,7 +110,7 @@ class TensorShard:
             return local
         if name.endswith(TABLES):
             return self.model.vocabulary_size, *local[1:]
-        return _changed(local, dim, local[dim] * self.degree)
+        return _changed(local, dim, local[dim] * self._place(name)[1])
 
     def ranges(self, name: str, whole: tuple[int, ...]) -> tuple[int, list[tuple[int, int]]] | None:
         """The dimension that is divided, and what is here of it, in order; WHOLE where the tensor is not divided.
@@ -122,16 +131,21 @@ class TensorShard:
         else:
             sizes = (whole[dim],)
         starts = [sum(sizes[:place]) for place in range(len(sizes))]
-        return dim, [self._part(start, size) for start, size in zip(starts, sizes, strict=True)]
+        number, degree = self._place(name)
+        return dim, [
+            equal_part(start, size, number, degree) for start, size in zip(starts, sizes, strict=True)
+        ]
 
     def rows(self, vocabulary_size: int) -> tuple[int, int]:
         """Rows of a table that are here; every device has room for as many, the last ones may be padding."""
         rows = -(-vocabulary_size // self.degree)
         return min(self.number * rows, vocabulary_size), min((self.number + 1) * rows, vocabulary_size)
 
-    def _part(self, start: int, size: int) -> tuple[int, int]:
-        each = size // self.degree
-        return start + self.number * each, start + (self.number + 1) * each
+    def _place(self, name: str) -> tuple[int, int]:
+        """Which device this is among how many that divide a matrix."""
+        if _is_of_experts(name):
+            return self.experts.inner_number, self.experts.inner_degree
+        return self.number, self.degree
 
     def is_whole(self, name: str) -> bool:
         """Has every device all of it?"""
@@ -180,6 +194,12 @@ def _matrix_of(name: str) -> tuple[str, str]:
     """The module with the matrix that a parameter belongs to, and which factor of its addition it is ("" for its own)."""
     *_, outer, module, _ = ("", "", *name.split("."))
     return (outer, module) if module in (LORA_A, LORA_B) else (module, "")
+
+
+def equal_part(start: int, size: int, number: int, degree: int) -> tuple[int, int]:
+    """One of so many equal parts of a run."""
+    each = size // degree
+    return start + number * each, start + (number + 1) * each
 
 
 def _is_of_experts(name: str) -> bool:

@@ -6,7 +6,7 @@ Shapes: B samples of a microbatch, S tokens.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +41,7 @@ from meshwright.executor.team.transport import Transport
 from meshwright.executor.training.group_data import GroupData
 from meshwright.executor.training.rank_batches import RankData
 from meshwright.executor.training.stage_modules import build_stages, group_of, is_table_elsewhere
-from meshwright.executor.training.tensor_layout import BRANCH_NORMS, PARTIAL_MODULES, SHARDS, TENSOR
+from meshwright.executor.training.tensor_layout import BRANCH_NORMS, PARTIAL_MODULES, SHARDS
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.executor.training.visited_share import visited_shares
 from meshwright.ir.core_vocabulary import HOST_STATE, MASTER_COPY, STORE_STATE, UNSHARD
@@ -136,7 +136,7 @@ class TrainingState:
             self.tensor_shard = self.cut.shard(model)
             return None
         experts = layout.expert_shard(self.program, self.coordinates)
-        if team.degree == experts.degree == 1:
+        if team.degree == 1 and experts.is_whole:
             self.tensor_shard = TensorShard(self.training.model)
             return None
         self.tensor_shard = TensorShard(self.training.model, team.degree, team.number, experts)
@@ -154,7 +154,7 @@ class TrainingState:
     @property
     def _tensor_team(self) -> RankTeam:
         """With whom this rank shares values of a tensor-parallel group: with nobody where it is alone."""
-        return RankTeam.along(self.program, (TENSOR,), self.rank)
+        return RankTeam.along(self.program, self.training.layout.tensor_axes, self.rank)
 
     def stage_of(self, stage: int) -> int:
         """The stage of the training that a stage of the program is, or is a segment of."""
@@ -293,13 +293,15 @@ class TrainingState:
         the heads, or of what an addition reads or gives? Then it is summed over them."""
         if self.parallel is None or self.parallel.team.degree == 1 or not self.tensor_shard.is_whole(name):
             return False
+        if is_of_experts(name):  # whole ones have gradients of other rows, which their own group sums
+            return False
         branches = BRANCH_NORMS if self.training.model.has_parallel_branches else ()
         is_of_part = name.split(".")[-2] in (*PARTIAL_MODULES, *branches, LORA_A, LORA_B)
         return self.parallel.divides_sequence or is_of_part
 
     def _group_of(self, stage: int, name: str, *, is_table_shared: bool) -> int:
         own, groups = self.groups_held(stage), self.program.tables.groups
-        if self.training.layout.expert_axes:
+        if any(self._is_of_experts(g) for g in own):
             own = tuple(g for g in own if self._is_of_experts(g) == is_of_experts(name))
         tied = [g for g in own if len({self.stage_of(s) for s in groups[g].stages}) > 1]
         return group_of(self.program, own, tied, stage, name, is_table_shared=is_table_shared)
@@ -347,14 +349,21 @@ class TrainingState:
     def is_home(self, group: int) -> bool:
         """Does this rank count and return its part of the group? Each element once, whatever its copies."""
         first = min(self.program.tables.groups[group].stages)
-        is_divided, layout = self._is_of_experts(group), self.training.layout
-        within = layout.divided_axes(of_experts=is_divided)[SHARDS] if self.groups[group].division else ()
         is_first = self.program.tables.devices_of_stage[first][0] == self.pipeline
-        if not is_first and self.program.axes[0].name not in within:
+        if not is_first and self.program.axes[0].name not in self._held_axes(group):
             return False
-        within += layout.expert_axes if is_divided else ()
-        copies = [a.name for a in self.program.axes[1:] if a.name not in within and a.name != TENSOR]
-        return all(self.coordinates[name] == 0 for name in copies)
+        return self._is_first_along(
+            axis.name for axis in self.program.axes[1:] if axis.name not in self._held_axes(group)
+        )
+
+    def _held_axes(self, group: int) -> tuple[str, ...]:
+        """Axes along which ranks have other parts of a group; along all others they have copies."""
+        layout, is_of_experts = self.training.layout, self._is_of_experts(group)
+        shards = layout.divided_axes(of_experts=is_of_experts)[SHARDS] if self.groups[group].division else ()
+        return (*shards, *layout.held_axes(of_experts=is_of_experts))
+
+    def _is_first_along(self, axes: Iterable[str]) -> bool:
+        return all(self.coordinates[name] == 0 for name in axes)
 
     def is_counted(self, name: str) -> bool:
         """Does this rank count and return a parameter that it has? What every device of a tensor-parallel group has is the
@@ -401,20 +410,17 @@ class TrainingState:
         """Sum of squares of a group's finished gradients that this rank counts."""
         group = self.groups[number]
         group.finish(self.visited[number])
-        is_first = self._is_first_of_experts(number)
+        # along axes of sums of norms; along others all have the same norm
+        summed = (name for layout in (False, True) for name in self._summed_axes(of_experts=layout))
+        is_first = self._is_first_along(name for name in summed if name not in self._held_axes(number))
         return group.step.squared_norm(
             [is_first and self.is_counted(one.segment.name) for one in group.trained]
         )
 
-    def _is_first_of_experts(self, group: int) -> bool:
-        """Is this rank the first of those that have other experts, and the same part of everything else? Those have other
-        parts of experts, and of what they share. Of a tensor-parallel group `is_counted` tells."""
+    def _summed_axes(self, *, of_experts: bool) -> tuple[str, ...]:
+        """Axes along which ranks have other parts of anything, of experts or of all else."""
         layout = self.training.layout
-        if self._is_of_experts(group):
-            return True
-        within = layout.divided_axes()[SHARDS] if self.groups[group].division else ()
-        copies = (name for name in layout.expert_axes if name not in (*within, TENSOR))
-        return all(self.coordinates[name] == 0 for name in copies)
+        return (*layout.divided_axes(of_experts=of_experts)[SHARDS], *layout.held_axes(of_experts=of_experts))
 
     def _pieces(self, number: int, which: str) -> list[Piece]:
         shard = self.tensor_shard if self.shard is None else self.shard.tables

@@ -18,9 +18,17 @@ from meshwright.specs.plan.token_part import PartsOf, shares_of
 from meshwright.specs.sequence.context_parallel import Context, ContextParallel, TokenLayout
 from meshwright.specs.sequence.sequence_part import SequencePart, SequenceRun
 from meshwright.stage.chain.degrees import InnerDegrees, recomputed_in_segments
-from meshwright.stage.mesh import collapsed_axes, expert_axes, gradient_axes, shard_axes, value_axes
+from meshwright.stage.mesh import (
+    EXPERT,
+    EXPERT_TENSOR,
+    Axes,
+    gradient_axes,
+    mesh_axes,
+    names_of,
+    shard_axes,
+    value_axes,
+)
 
-TENSOR = "tp"  # the axis along which devices share matrices
 # Of what a group's teams have a part each: its state, its values, its gradients, and of what is beside these.
 SHARDS, VALUES, GRADIENTS = "shards", "values", "gradients"
 BESIDE_VALUES, BESIDE_GRADIENTS = "beside values", "beside gradients"
@@ -43,7 +51,7 @@ class TensorLayout:
     plan's).
     ``sequence_parallel``: the residual stream is divided by tokens along tp. ``reduction_dtype``, ``master_dtype``: empty:
     the job's dtype. ``is_canonical``: gradients are added in one order whatever the layout.
-    ``expert_axes``: axes of the ranks among which experts are divided.
+    ``mesh``: the axes of a stage's ranks, and what attention and experts make of each (`stage.mesh`).
     ``recompute``: what runs again in the backward, by segments, as of a plan. ``fetches_again``: what sequence
     parallelism gathers for a product is gathered again for its backward, not kept.
     ``part_shares``: of the parts of a microbatch that go through a stage one beside the other; of its samples, or as
@@ -62,7 +70,7 @@ class TensorLayout:
     context: Context = "ring"
     token_layout: TokenLayout = ""
     ulysses: int = 1
-    expert_axes: tuple[str, ...] = ()
+    mesh: Axes = ()
     recompute: Recompute = "none"
     fetches_again: bool = True
     part_shares: tuple[int, ...] = (1,)
@@ -71,7 +79,7 @@ class TensorLayout:
     @staticmethod
     def of(plan: Plan) -> TensorLayout:
         """What a plan says. Raises PlanError where groups of devices do not nest."""
-        lengths = {axis.name: axis.size for axis in collapsed_axes(plan)}
+        lengths = {axis.name: axis.size for axis in mesh_axes(plan)}
 
         def longer(axes: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(axis for axis in axes if lengths.get(axis, 1) > 1)
@@ -89,7 +97,7 @@ class TensorLayout:
             context=plan.context,
             token_layout=plan.token_layout,
             ulysses=plan.ulysses,
-            expert_axes=longer(expert_axes(plan)),
+            mesh=mesh_axes(plan),
             recompute=recomputed_in_segments(plan),
             fetches_again=plan.gathered == "again",
             part_shares=shares_of(plan.token_parts),
@@ -101,7 +109,7 @@ class TensorLayout:
         """How many devices share a microbatch inside a stage."""
         return InnerDegrees(
             self.tp, self.sequence_parallel, self.fetches_again, cp=self.cp, context=self.context,
-            ulysses=self.ulysses, expert_axes=self.expert_axes, recompute=self.recompute,
+            ulysses=self.ulysses, mesh=self.mesh, recompute=self.recompute,
             num_parts=len(self.part_shares), has_chunks=self.has_chunks,
         )  # fmt: skip
 
@@ -134,15 +142,30 @@ class TensorLayout:
     def expert_shard(self, program: Program, coordinates: Mapping[str, int]) -> ExpertShard:
         """Which experts the rank with these coordinates has."""
         lengths = {axis.name: axis.size for axis in program.axes}
-        degree, number = 1, 0
-        for name in (axis.name for axis in program.axes if axis.name in self.expert_axes):
-            degree, number = degree * lengths[name], number * lengths[name] + coordinates[name]
-        return ExpertShard(degree, number, divides_inner=TENSOR not in self.expert_axes)
+
+        def place(axes: tuple[str, ...]) -> tuple[int, int]:
+            degree, number = 1, 0
+            for name in axes:
+                degree, number = degree * lengths[name], number * lengths[name] + coordinates[name]
+            return degree, number
+
+        inner = self.inner_degrees
+        along = (inner.expert_axes, names_of(inner.axes, EXPERT_TENSOR), inner.own_axes)
+        return ExpertShard(*(each for axes in along for each in place(axes)))
+
+    @property
+    def tensor_axes(self) -> tuple[str, ...]:
+        """Those of the ranks that share every matrix of attention."""
+        return self.inner_degrees.tensor_axes
+
+    def held_axes(self, *, of_experts: bool = False) -> tuple[str, ...]:
+        """Those along which ranks hold other parts of a group: of experts, or of all else."""
+        return names_of(self.inner_degrees.axes, EXPERT_TENSOR, EXPERT) if of_experts else self.tensor_axes
 
     def divided_axes(self, *, of_experts: bool = False) -> dict[str, tuple[str, ...]]:
         """Axes of every team that a group's state, values and gradients are divided among, by its label; `of_experts`: among
         those who have the same ones."""
-        own = self.expert_axes if of_experts else ()
+        own = self.held_axes(of_experts=of_experts)
         state, values, gradients = (
             tuple(axis for axis in axes if axis not in own)
             for axes in (self.shard_axes, self.value_axes, self.gradient_axes)

@@ -174,7 +174,7 @@ class TrainingConfig:
             "long skips": self.layer_edges,
             "sequence parallelism": self.layout.sequence_parallel,
             "context parallelism": self.layout.cp > 1,
-            "divided experts": bool(self.layout.expert_axes),
+            "divided experts": self.layout.inner_degrees.divides_experts,
             "selective recompute": self.layout.recompute != "none",
             "token parts": len(self.layout.part_shares) > 1,
             "sharded states": self.layout.shard_axes,

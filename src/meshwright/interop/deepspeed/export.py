@@ -56,6 +56,11 @@ def _check_degrees(export: Export) -> None:
     )
     export.check_experts()
     export.need(
+        not export.plan.model.num_experts or export.plan.expert_tp in (1, export.plan.tp),
+        f"etp = {export.plan.expert_tp}",
+        "no option divides an expert over devices of its own",
+    )
+    export.need(
         plan.ep == 1 or plan.tp == 1,
         f"ep = {plan.ep} with tp = {plan.tp}",
         "its automatic expert parallelism takes whole layers",

@@ -8,7 +8,7 @@ from meshwright.interop.megatron.model import megatron_model
 from meshwright.interop.megatron.option import AS_ASSUMED, IRRELEVANT, NOT_IN_A_PLAN, PIPELINE_INSIDE
 from meshwright.interop.option_set import OptionSet, launch_words
 from meshwright.specs.error import PlanError
-from meshwright.specs.model.division import shared_by_expert, takes_in_tensor_parallel
+from meshwright.specs.model.division import shared_by_expert
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.stack.traits import traits_of
 
@@ -110,18 +110,18 @@ def _read_degrees(options: OptionSet) -> None:
 
 
 def _read_expert_degree(options: OptionSet, num_replicas: int) -> None:
-    """Devices that share an expert, where another number is said than follows from the other degrees: one, or none that a
-    plan has."""
+    """Devices that share an expert, where another number is said than follows from the other degrees: any that, with ep,
+    divides the devices of a stage."""
     name, degree = "expert-tensor-parallel-size", options.draft.degree
     ours = shared_by_expert(degree("tp"), num_replicas, degree("ep"))
-    said = options.values.get(name, [str(ours)])
-    takes_in_tp = takes_in_tensor_parallel(degree("tp"), degree("cp"), degree("ep"))
-    if said != [str(ours)] and not (said == ["1"] and takes_in_tp):
-        options.reject(name, f"a plan of these degrees divides an expert over {ours} devices")
-        return
-    options.integer(name, "tensor parallelism inside an expert = {value}")
-    if said != [str(ours)]:
-        options.draft.choices["etp"] = 1
+    devices = num_replicas * degree("tp")
+    etp = options.integer(name, "tensor parallelism inside an expert = {value}", ours) or ours
+    if devices % (etp * degree("ep")):
+        options.reject(
+            name, f"etp({etp}) x ep({degree('ep')}) does not divide the {devices} devices of a stage"
+        )
+    elif etp != ours:
+        options.draft.choices["etp"] = etp
 
 
 def _read_world(options: OptionSet) -> None:

@@ -127,6 +127,13 @@ def _happening(plan: Plan) -> tuple[str, ...]:
 def _check_expert_mesh(export: Export) -> None:
     """Experts take whole axes from the inside out: tp and cp, or cp where they are split over tp themselves."""
     plan = export.plan
+    if plan.model.num_experts:
+        either = (plan.tp, 1) if plan.ep > 1 else (plan.tp,)
+        export.need(
+            plan.expert_tp in either,
+            f"etp = {plan.expert_tp}",
+            f"an expert is divided over {' or '.join(map(str, either))}",
+        )
     if plan.ep == 1:
         return
     shards = plan.sharing_degree if plan.sharding != "none" else plan.cp

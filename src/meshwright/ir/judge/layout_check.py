@@ -7,6 +7,7 @@ Along an axis of one device every layout is every other.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -263,7 +264,8 @@ def _check_map(
     for axis in sorted(said):
         before, behind = taken.get(axis, COPIED), made.get(axis, COPIED)
         is_along = axis in (exchange.axes[:1] if is_message else exchange.axes)
-        turn = exchange.shift, program.axis(axis).size
+        around = exchange.axes if is_message else (axis,)
+        turn = exchange.shift, math.prod(program.axis(each).size for each in around)
         if not (maps(operation, before, behind, turn) if is_along else before == behind):
             view = program.row(row)
             allowed = _maps_text(operation, axis, turn) if is_along else f"{axis}:{before} -> {axis}:{before}"

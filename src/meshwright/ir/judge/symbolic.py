@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from meshwright.ir.layout import MAPS, PARTIAL, layout_of, layouts_of, operation_of
@@ -131,10 +132,10 @@ def _moved(program: Program, row: int, content: int) -> int:
     exchange = program.row(row).exchange
     if exchange is None or exchange.ends is not None or program.axis(exchange.axes[0]).materialised:
         return content
-    axis, symbol = program.axis(exchange.axes[0]), _SYMBOLS[content - 1]
-    base, before = symbol[2:] if symbol[:2] == ("turned", axis.name) else (content, 0)
-    turn = (before + exchange.shift) % axis.size
-    return _number(("turned", axis.name, base, turn)) if turn else base
+    symbol, size = _SYMBOLS[content - 1], math.prod(program.axis(axis).size for axis in exchange.axes)
+    base, before = symbol[2:] if symbol[:2] == ("turned", exchange.axes) else (content, 0)
+    turn = (before + exchange.shift) % size
+    return _number(("turned", exchange.axes, base, turn)) if turn else base
 
 
 def _means(program: Program, row: int) -> Symbol:

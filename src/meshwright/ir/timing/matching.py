@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -142,15 +144,29 @@ def _row_of_class(
     exchange: Exchange, strides: dict[str, tuple[int, int]], kind: Kind
 ) -> tuple[int, int, int, int, int]:
     """(stride, size, own coordinate or -1, other coordinate, shift) of a point-to-point class seen from one of its kinds."""
-    stride, size = strides.get(
-        exchange.axes[0], (1, 1)
-    )  # along a collapsed axis the other end is the list itself
+    stride, size = _ring_of(exchange, strides)
     if exchange.ends is None or exchange.axes[0] not in strides:
         return stride, size, -1, 0, exchange.shift if kind == Kind.SEND else -exchange.shift
     if len(exchange.ends) != 2:  # a group: nobody is an end of it
         return stride, size, size, 0, 0
     own, other = exchange.ends if kind == Kind.SEND else exchange.ends[::-1]
     return stride, size, own, other, 0
+
+
+def _ring_of(exchange: Exchange, strides: dict[str, tuple[int, int]]) -> tuple[int, int]:
+    """(stride, size) of the lists around which a shift goes, the axes of which are numbered as one; along collapsed axes the
+    other end is the list itself. Raises ProgramError where axes of one shift are not neighbours, or some are collapsed."""
+    along = exchange.axes if exchange.shift else exchange.axes[:1]
+    found = [strides[axis] for axis in along if axis in strides]
+    if not found:
+        return 1, 1
+    is_one = all(outer[0] == own[0] * own[1] for outer, own in itertools.pairwise(found))
+    if len(found) < len(along) or not is_one:
+        raise ProgramError(
+            f"a shift goes along {', '.join(along)} as one axis",
+            allowed="neighbouring axes, outermost first, all of which are expanded, or none",
+        )
+    return found[-1][0], math.prod(size for _, size in found)
 
 
 def _match_pairs(program: Program, moved: Ints, next_end: NDArray[np.int32]) -> None:

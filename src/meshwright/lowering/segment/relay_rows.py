@@ -233,17 +233,18 @@ class RoundRows(NamedTuple):
         effect = Effect(
             Kind.COLLECTIVE, "REDUCE_SCATTER", (read,), (Pattern(owed.arrived, layout=self.owed),)
         )
-        return ChainRow(self.number, effect, Exchange((self.relay.axis,), algorithm="reduce_scatter"))
+        return ChainRow(self.number, effect, Exchange(self.relay.axes, algorithm="reduce_scatter"))
 
     @property
     def _term(self) -> str:
         """How what stays for all devices lies: each has a term of it."""
         found = layouts_of(self.owed)
-        return layout_text({**found, self.relay.axis: PARTIAL}) if self.relay.axis in found else self.owed
+        terms = {axis: PARTIAL for axis in self.relay.axes if axis in found}
+        return layout_text({**found, **terms})
 
     def _turned(self, layout: str, step: int) -> str:
         """How something lies that is of what is here at a step."""
-        return turned(layout, self.relay.axis, step, self.relay.num_steps)
+        return turned(layout, self.relay.axes[0], step, self.relay.num_steps)
 
     def _at(self, step: int) -> Pattern:
         """What is here at a step: first this device's own."""
@@ -259,7 +260,7 @@ class RoundRows(NamedTuple):
     ) -> Iterator[ChainRow]:
         """To a device, and from the one as far away on the other side: both ends are of the same step. What returns is for
         this step, all else for the next one."""
-        exchange = Exchange((self.relay.axis,), shift=shift)
+        exchange = Exchange(self.relay.axes, shift=shift)
         moves = _here(read.kind if lane else self.own.travels)
         how = self._turned(read.layout, shift)
         made = _here(arrives, how) if shift < 0 else _next(arrives, how)

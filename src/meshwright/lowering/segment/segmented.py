@@ -37,24 +37,22 @@ from meshwright.stage.chain.parameters import (
 )
 from meshwright.stage.chain.segment_work import between_bytes, kept_bytes, segment_works, share_of_part
 from meshwright.stage.group.parameter_group import OF_EXPERTS, TIED, num_stepped_parameters
-from meshwright.stage.mesh import collapsed_axes, expert_axes, has_experts_along_context
+from meshwright.stage.mesh import mesh_axes
 from meshwright.stage.relay.relay_work import FIRST
 from meshwright.stage.relay.rounds import AGAIN
 from meshwright.stage.stage_pass import step_work
 
 OfSegments = dict[tuple[str, int], Work]  # by name and stage
 OfParts = dict[tuple[str, int, int], Work]  # by name, stage and part
-COUNTED = ("counts", "arrived")  # numbers of every expert, of a part as of a whole microbatch
+COUNTED = ("counts", "arrived", "all_counts")  # numbers of every expert, of a part as of a whole microbatch
 
 
 def inner_degrees(plan: Plan) -> InnerDegrees:
     """How many devices share a microbatch inside a stage of the plan."""
-    sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
-    experts = tuple(name for name in expert_axes(plan) if sizes.get(name, 1) > 1)
     is_divided = plan.sequence_parallel and plan.tp > 1
     return InnerDegrees(
         plan.tp, is_divided, plan.gathered == "again", cp=plan.cp, context=plan.context,
-        ulysses=plan.ulysses, expert_axes=experts, recompute=recomputed_in_segments(plan),
+        ulysses=plan.ulysses, mesh=mesh_axes(plan), recompute=recomputed_in_segments(plan),
         num_parts=len(plan.parts), has_chunks=plan.has_chunks,
     )  # fmt: skip
 
@@ -96,13 +94,6 @@ def check_parts(plan: Plan) -> None:
 def segmented(lowering: Lowering) -> Pass:
     """The pass for a plan's stages. Raises PlanError where they cannot be run in parts."""
     check_parts(lowering.plan)
-    if has_experts_along_context(lowering.plan):
-        raise PlanError(
-            f"ep is {lowering.plan.ep}, which divides cp = {lowering.plan.cp}, in segments",
-            allowed="whole experts on tp devices, or on all of tp x cp and more",
-            next="predict it by composed prices, on GPUs",
-        )
-
     groups = lowering.groups
 
     def refine(program: Program) -> Program:

@@ -25,7 +25,7 @@ from meshwright.ir.table import Effect, Exchange, Kind, Microbatch, ParameterGro
 from meshwright.lowering.order import program_of_orders, with_effects
 from meshwright.schedules.order import Compute, Orders
 from meshwright.specs.sequence.sequence_group import GroupedBatch
-from meshwright.stage.chain.degrees import CONTEXT
+from meshwright.stage.mesh import CONTEXT
 
 RANKS = "dp"  # the axis of the ranks: they hold the same parameters, and have other tokens
 

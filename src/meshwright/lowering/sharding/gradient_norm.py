@@ -16,7 +16,7 @@ from meshwright.lowering.pipeline import Lowering, Pass
 from meshwright.specs.error import PlanError, ProgramError
 from meshwright.specs.option import option
 from meshwright.specs.plan.plan import Plan
-from meshwright.stage.mesh import collapsed_axes, expert_axes, shard_axes
+from meshwright.stage.mesh import EXPERT, EXPERT_TENSOR, TENSOR, mesh_axes, names_of, shard_axes
 
 DEFAULT_NORM = 1.0  # of GPT-3 and Llama (arXiv 2005.14165, 2302.13971)
 NORM_BYTES = 8.0  # a sum of squares is one float64
@@ -108,10 +108,10 @@ class Clipping:
     def made(self, lowering: Lowering) -> Pass | None:
         """Over the axes along which devices count different parts of the parameters."""
         plan = lowering.plan
-        lengths = {axis.name: axis.size for axis in collapsed_axes(plan)}
-        divided = dict.fromkeys((*shard_axes(plan), *expert_axes(plan), "tp"))
-        axes = tuple(axis for axis in divided if lengths.get(axis, 1) > 1)
-        return ClipGradients(axes) if lowering.has_step else None
+        mesh = [axis for axis in mesh_axes(plan) if axis.size > 1]
+        folded = names_of(mesh, TENSOR, EXPERT_TENSOR, EXPERT)
+        divided = tuple(axis.name for axis in mesh if axis.name in (*shard_axes(plan), *folded))
+        return ClipGradients(divided) if lowering.has_step else None
 
 
 @dataclass(frozen=True)

@@ -204,10 +204,8 @@ def _expert_shards(space: Space) -> Ints:
     """Devices that share one copy of an expert's state, as `expert_sharing_degree`."""
     everybody = np.where(space.sharding_degree > 0, space.sharding_degree, space.dp * space.cp)
     shared = np.where(space.sharding > 0, everybody, 1)
-    own = np.where(
-        (space.ep > 1) & (space.expert_tp == 1), space.ep // np.minimum(space.tp, space.ep), space.ep
-    )
-    return np.asarray(np.maximum(1, shared // np.maximum(1, own)))
+    folded = np.maximum(space.tp, space.expert_tp * space.ep)
+    return np.asarray(np.maximum(1, shared * space.tp // folded))
 
 
 def _inner_strides(space: Space, sites: Sites) -> list[Ints]:

@@ -29,10 +29,12 @@ from meshwright.stage.mesh import (
     data_axes,
     expert_axes,
     expert_data_axes,
+    gathered_axes,
     heads_axes,
     num_members,
     ring_axes,
     shard_axes,
+    tensor_axes,
 )
 from meshwright.stage.operator.encoder_decoder import core_backward, core_forward
 from meshwright.stage.operator.layer import MicrobatchShape, local_sizes, step_operators
@@ -115,10 +117,10 @@ class PassSeconds:
         which devices of cp may attend, of which the quickest counts; none: as the plan says."""
         assert self._prices is not None, "nobody asks without prices"
         pricing, found = self._prices.of(plan), np.zeros(len(self._parts))
-        costs, ends = pricing.costs, self.sites.members(plan, ("tp",))
+        costs, ends = pricing.costs, self.sites.members(plan, tensor_axes(plan))
         key = self._key_of_least(plan, name)
         for place, (work, cost) in enumerate(self._priced_works(plan, key, name, pricing)):
-            inner = tuple(each for each in work.inner if each.exchange.axes == ("tp",))
+            inner = tuple(each for each in work.inner if each.exchange.axes == tensor_axes(plan))
             bare = Cost(cost.seconds - cost.slack_s)
             if inner:
                 bare = with_inner(bare, work._replace(inner=inner), costs, costs, [ends] * len(inner), None)
@@ -245,7 +247,7 @@ class PassSeconds:
         experts = self.sites.members(plan, expert_axes(plan))
         ends: dict[tuple[str, ...], tuple[int, ...]] = {
             axes: self.sites.members(plan, axes)
-            for axes in (("tp",), ring_axes(plan), heads_axes(plan))
+            for axes in (tensor_axes(plan), ring_axes(plan), heads_axes(plan), gathered_axes(plan))
             if axes
         }
         placed = (key, experts, *ends.values())

@@ -19,12 +19,11 @@ def members(plan: Plan, axes: Sequence[str]) -> Ints:
     """Devices of the group along these axes in which the first device is, in the order of their coordinates."""
     found = np.zeros(1, dtype=np.int64)
     steps = mesh_strides(dict(plan.mesh))
-    inside = {"dp": 1, "cp": 1}  # along each of these, of the axes into which it is cut
+    inside = dict.fromkeys(steps, 1)  # along each of these, of the axes into which it is cut
     for axis in reversed(collapsed_axes(plan)):
         whole = axis.name[:2]
-        step = steps[whole] * inside.get(whole, 1)
-        if whole in inside:
-            inside[whole] *= axis.size
+        step = steps[whole] * inside[whole]
+        inside[whole] *= axis.size
         if axis.name in axes:
             found = (step * np.arange(axis.size)[:, None] + found).reshape(-1)
     return found
@@ -49,7 +48,7 @@ class Sites:
 
     def members(self, plan: Plan, axes: Sequence[str]) -> tuple[int, ...]:
         """Devices of a group that lies as the plan's along these axes."""
-        key = (plan.mesh, plan.ep, plan.ulysses, plan.sharing_degree, tuple(axes))
+        key = (plan.mesh, plan.ep, plan.expert_tp, plan.ulysses, plan.sharing_degree, tuple(axes))
         if key not in self._asked:
             self._asked[key] = self._alike(members(plan, axes))
         return self._asked[key]

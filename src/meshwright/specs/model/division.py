@@ -38,10 +38,10 @@ def check_division(model: ModelShape, tp: int, expert_tp: int = 0) -> None:
             )
         if block.experts and block.experts.intermediate_size % (expert_tp or tp):
             raise PlanError(
-                f"tp={expert_tp or tp} does not divide the {block.experts.intermediate_size} inner units of an "
+                f"{expert_tp or tp} devices do not divide the {block.experts.intermediate_size} inner units of an "
                 f"expert of {model.name}",
-                allowed="a tensor-parallel degree that divides them, or experts that are whole on a device",
-                next="choose another tp, or an ep that takes the tensor-parallel devices as well",
+                allowed="a tensor-parallel degree of experts that divides them, or experts that are whole on a device",
+                next="choose another etp, such as 1",
             )
 
 
@@ -63,9 +63,3 @@ def degrees(model: ModelShape) -> Iterator[int]:
 def shared_by_expert(tp: int, num_replicas: int, ep: int) -> int:
     """Devices that share one expert's matrices: the tensor-parallel ones, unless the expert devices take these, too."""
     return tp if num_replicas % ep == 0 else 1
-
-
-def takes_in_tensor_parallel(tp: int, cp: int, ep: int) -> bool:
-    """May the devices of ep hold whole experts, those of tp among them: with all of cp, or with a part of it?"""
-    inside = cp * tp
-    return ep > 1 and (ep % inside == 0 or (inside % ep == 0 and ep % tp == 0))

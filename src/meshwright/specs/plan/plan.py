@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.dtype import DTYPE_BYTES
 from meshwright.specs.error import PlanError, SpecError
-from meshwright.specs.model.division import check_division, shared_by_expert, takes_in_tensor_parallel
+from meshwright.specs.model.division import check_division, shared_by_expert
 from meshwright.specs.model.layers import StageLayers, split_layers, stage_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.file import plan_text, read_plan, save_plan
@@ -86,9 +86,10 @@ class Plan:
     """One decision.
 
     `pp`, `dp`, `cp`, `tp` are degrees of the mesh, laid out over the devices in `mesh_order` (outermost
-    first). `ep`, the experts' degree, lies inside tp x cp x dp, from the inside out; `etp`, the experts' own tensor-parallel
-    degree, is tp or 1 (0: tp where ep divides dp x cp, else 1). `sequence_parallel` divides norms and
-    residuals along tp. `sharding_degree` devices of dp x cp share one copy of what is sharded (0: all of them).
+    first). The devices of a stage fold a second time for experts: `etp` devices share every expert's matrices (0: tp where ep
+    divides dp x cp, else 1), `ep` share a layer's experts, and the rest, `edp`, are replicas of these; etp is
+    innermost, whatever tp, cp and dp are. `sequence_parallel` divides norms and residuals along tp. `sharding_degree`
+    devices of dp x cp share one copy of what is sharded (0: all of them).
     `layers_per_stage` has pp * num_chunks counts of blocks, stage s on pipeline rank s modulo pp unless the
     schedule places it otherwise. `recompute_blocks` says for every stage how many of its blocks, its first ones,
     follow `recompute`; the others keep everything (empty: all blocks follow it; Megatron-LM's method "block", with a
@@ -354,6 +355,11 @@ class Plan:
         return self.etp or shared_by_expert(self.tp, self.dp * self.cp, self.ep)
 
     @property
+    def expert_dp(self) -> int:
+        """Devices that hold the same part of the same experts."""
+        return self.dp * self.cp * self.tp // (self.expert_tp * self.ep)
+
+    @property
     def software_class(self) -> SoftwareClass:
         """What is known of the software that runs the plan."""
         return software_class(self.software, gathers_values=self.shared.divides_values)
@@ -480,25 +486,20 @@ class Plan:
                 f"{self.product_text()}, but the cluster {self.cluster} has {self.num_devices} devices",
                 allowed=f"degrees whose product is {self.num_devices}",
             )
-        attended = self.dp * self.cp * self.tp
-        if attended % self.ep:
-            raise PlanError(
-                f"ep({self.ep}) does not divide dp({self.dp}) x cp({self.cp}) x tp({self.tp}) = {attended}",
-                allowed="an expert degree that divides dp x cp x tp",
-            )
-        self._check_expert_tp()
+        self._check_folding()
 
-    def _check_expert_tp(self) -> None:
-        """Experts are whole on devices that take in those of tp, or divided as attention is."""
-        inside, replicas = self.cp * self.tp, self.dp * self.cp
-        if self.etp in (0, self.tp) and (not self.etp or replicas % self.ep == 0):
-            return
-        is_whole = self.etp == 1 and takes_in_tensor_parallel(self.tp, self.cp, self.ep)
-        if not is_whole:
+    def _check_folding(self) -> None:
+        """The devices of a stage fold into etp x ep x edp as they do into tp x cp x dp."""
+        if not isinstance(self.etp, int) or isinstance(self.etp, bool) or self.etp < 0:
             raise PlanError(
-                f"etp({self.etp}) with ep({self.ep}), tp({self.tp}), cp({self.cp}), dp({self.dp})",
-                allowed=f"0, tp where ep divides dp x cp = {replicas}, or 1 where ep is a multiple of cp x tp = {inside}, or "
-                "of tp and divides that",
+                f"etp is {self.etp!r}", allowed="a whole number from 1, or 0: as tp and ep have it"
+            )
+        attended, degree = self.dp * self.cp * self.tp, self.expert_tp * self.ep
+        if attended % degree:
+            raise PlanError(
+                f"etp({self.expert_tp}) x ep({self.ep}) = {degree} does not divide dp({self.dp}) x cp({self.cp}) x "
+                f"tp({self.tp}) = {attended}",
+                allowed=f"expert degrees whose product divides {attended}; what is left are the experts' replicas",
             )
 
     def _check_halves(self) -> None:

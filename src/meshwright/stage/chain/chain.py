@@ -34,10 +34,13 @@ TRANSPOSES: Mapping[str, str] = {
     "enter": "all_reduce",  # copied -> shared: every device does another part with it
     "all_to_all": "all_to_all",  # split along one dimension -> split along another
     "routed": "routed",  # rows go where their counts say
+    "gather_rows": "scatter_rows",  # split -> shared: all members' rows, as many as each has
+    "scatter_rows": "gather_rows",  # partial -> split: each gets the sums of its own rows
     "collect": "",  # split -> copied: all do the same with the whole
     "share": "collect",  # copied -> split: each gives its part
     "maximum": "",  # of numbers without gradient
     "counts": "",
+    "gather_counts": "",
 }
 # Forward algorithm -> how what it reads lies along its axes, and what it delivers; of what is split each exchange says the
 # dimension.
@@ -48,11 +51,13 @@ LAYOUTS: Mapping[str, tuple[str, str]] = {
     "collect": (SPLIT, COPIED),
     "share": (COPIED, SPLIT),
     "maximum": MAPS["all_reduce"][0],
+    **dict.fromkeys(("gather_rows", "gather_counts"), MAPS["all_gather"][0]),
+    "scatter_rows": MAPS["reduce_scatter"][0],
 }
 GRADIENT = "_gradient"  # behind the name of a value: its gradient; AGAIN: it, fetched once more
 ALIASES = ("enter", "share")  # nothing is sent forward: what it delivers is what it reads
 # Values that no gradient goes through.
-WITHOUT_GRADIENT = frozenset(("maximum", "largest", "order", "counts", "arrived"))
+WITHOUT_GRADIENT = frozenset(("maximum", "largest", "order", "counts", "arrived", "all_counts"))
 
 
 class ChainStep(NamedTuple):
@@ -95,11 +100,11 @@ class Moved(NamedTuple):
 
 
 class Relay(NamedTuple):
-    """A step one of whose operands travels from device to device along an axis: it runs ``num_steps`` times, each time with
-    the operand of another device; ``rounds`` say which one, and what becomes of what the steps make."""
+    """A step one of whose operands travels from device to device along axes, numbered as one: it runs ``num_steps`` times,
+    each time with the operand of another device; ``rounds`` say which one, and what becomes of what the steps make."""
 
     step: ChainStep
-    axis: str
+    axes: tuple[str, ...]
     num_steps: int
     rounds: Rounds = RING
 

@@ -22,25 +22,30 @@ whose results are values (torchtitan's policy "op"); what these products read is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from meshwright.ir.layout import layout_text
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.stage.chain.branches import branch_items
 from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Moved, Relay, chain_of
-from meshwright.stage.chain.degrees import ALONE, TENSOR, InnerDegrees, StageEnds
+from meshwright.stage.chain.degrees import ALONE, InnerDegrees, StageEnds
 from meshwright.stage.chain.encoder_decoder import encoder_decoder_items
 from meshwright.stage.chain.end import embedded, given, loss, received
 from meshwright.stage.chain.part import dense_part, mixture
 from meshwright.stage.chain.step_layout import (
     BRANCHES,
+    EXPERTS_OF_ALL_ROWS,
     EXPERTS_OF_COPIES,
-    EXPERTS_OF_PARTS,
+    EXPERTS_OF_OWN_ROWS,
+    EXPERTS_OF_OWN_TOKENS,
     EXPERTS_OF_ROWS,
     HEADS_OF_GROUP,
+    LAYOUTS_ALONG,
+    Steps,
     laid_out,
 )
+from meshwright.stage.mesh import EXPERT, TENSOR
 
 PARTS_OF_BLOCK = ("attention", "mlp")
 # What came beside the stream from the stage before, taken up; and what a stage without blocks has beside it.
@@ -65,23 +70,38 @@ def decoder_chain(
     model: ModelSpec, layers: StageLayers, degrees: InnerDegrees, ends: StageEnds = ALONE
 ) -> Chain:
     """The chain of the stage with these layers of a decoder, or of an encoder-decoder."""
-    streams, beside = degrees.stream_layouts, {TENSOR: EXPERTS_OF_COPIES}
-    beside |= dict.fromkeys(degrees.expert_axes, EXPERTS_OF_ROWS)
-    if degrees.ulysses > 1:
-        beside |= {axis: {**beside.get(axis, {}), **HEADS_OF_GROUP} for axis in degrees.heads_axes}
-    if degrees.routes_own_tokens and not degrees.sequence_parallel:
-        beside[TENSOR] = EXPERTS_OF_PARTS
-    if model.has_parallel_branches:
-        beside[TENSOR] = BRANCHES
+    streams, steps = degrees.stream_layouts, _layouts_along(model, degrees)
     items_of = encoder_decoder_items if model.num_encoder_layers else _items
     items_of = branch_items if model.has_parallel_branches else items_of
-    items = (laid_out(item, streams, beside) for item in items_of(model, layers, degrees, ends))
+    items = (laid_out(item, streams, steps) for item in items_of(model, layers, degrees, ends))
     stream = layout_text(streams)
     if degrees.recompute == "selective_op":
         chain = chain_of(items, BESIDE_ROUTES | CORES | KEPT_PRODUCTS, apart=AGAIN_BY_OPERATION, given=stream)
         return chain.recomputing(AGAIN_BY_OPERATION, KEPT_PRODUCTS)
     again = CORES if degrees.recompute == "selective" else frozenset[str]()
     return chain_of(items, BESIDE_ROUTES | again, given=stream).recomputing(again)
+
+
+def _layouts_along(model: ModelSpec, degrees: InnerDegrees) -> Mapping[str, Steps]:
+    """By axis the steps that do not do the same with the residual stream on every device along it: what attention makes of
+    the axis, and what experts do."""
+    found = dict[str, Steps]()
+    heads = degrees.heads_axes if degrees.ulysses > 1 else ()
+    for axis in degrees.axes:
+        own = axis.name in degrees.own_axes
+        cases: tuple[tuple[bool, Steps], ...] = (
+            (axis.name in heads, HEADS_OF_GROUP),
+            (axis.name in degrees.copied_axes, EXPERTS_OF_COPIES),
+            (axis.name in degrees.gathered_axes, EXPERTS_OF_ALL_ROWS),
+            (own, EXPERTS_OF_OWN_TOKENS),
+            (axis.experts == EXPERT, EXPERTS_OF_OWN_ROWS if own else EXPERTS_OF_ROWS),
+            (model.has_parallel_branches and axis.attention == TENSOR, BRANCHES),
+        )
+        more = (steps for is_so, steps in cases if is_so)
+        found[axis.name] = {
+            k: v for steps in (LAYOUTS_ALONG.get(axis.attention, {}), *more) for k, v in steps.items()
+        }
+    return found
 
 
 def _items(

@@ -12,13 +12,17 @@ from meshwright.ir.table import Hop
 from meshwright.specs.plan.plan import Plan, Recompute
 from meshwright.specs.sequence.context_parallel import Context, ContextParallel
 from meshwright.stage.chain.chain import BY_TOKENS
-
-TENSOR, CONTEXT = "tp", "cp"
-
-
-def heads_axis(degree: int) -> str:
-    """The axis of so many neighbours along cp (`stage.mesh`)."""
-    return f"{CONTEXT}{degree}"
+from meshwright.stage.mesh import (
+    CONTEXT,
+    EXPERT,
+    EXPERT_TENSOR,
+    TENSOR,
+    Axes,
+    folded,
+    folds_experts,
+    inner,
+    names_of,
+)
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,8 @@ class InnerDegrees:
 
     `sequence_parallel`: the residual stream is divided by tokens along tp. `fetches_again`: what is gathered for a product is
     not kept for its backward. ``context``: how cp devices share the tokens of a sequence; ``ulysses``: how many neighbours
-    among them exchange heads inside a ring. ``expert_axes``: those along which experts are divided; none where every device
-    has all. ``recompute``: what is recomputed by segments, as of a plan.
+    among them exchange heads inside a ring. ``mesh``: the axes of a stage's devices (`stage.mesh`), with what experts make of
+    them; empty: experts are divided as attention is. ``recompute``: what is recomputed by segments, as of a plan.
     ``num_parts``: into so many parts a microbatch is cut; ``has_chunks``: along its sequences.
     """
 
@@ -38,21 +42,55 @@ class InnerDegrees:
     cp: int = 1
     context: Context = "ring"
     ulysses: int = 1
-    expert_axes: tuple[str, ...] = ()
+    mesh: Axes = ()
     recompute: Recompute = "none"
     num_parts: int = 1
     has_chunks: bool = False
 
     @property
-    def divides_experts(self) -> bool:
-        """Are experts on several devices?"""
-        return bool(self.expert_axes)
+    def axes(self) -> Axes:
+        """Those of several devices, outermost first."""
+        mesh = self.mesh or folded((self.tp, self.cp, 1), (self.tp, 1), (self.tp * self.ulysses,))
+        return tuple(axis for axis in mesh if axis.size > 1)
 
     @property
-    def routes_own_tokens(self) -> bool:
-        """Does every device of a tensor-parallel group look for the experts of its part of the tokens? Else all do for all,
-        and have a part of every expert."""
-        return TENSOR in self.expert_axes
+    def tensor_axes(self) -> tuple[str, ...]:
+        """Those of the devices that share matrices."""
+        return names_of(self.axes, TENSOR)
+
+    @property
+    def expert_axes(self) -> tuple[str, ...]:
+        """Those along which experts are divided, so that rows go to the devices of theirs."""
+        return names_of(self.axes, EXPERT)
+
+    @property
+    def copied_axes(self) -> tuple[str, ...]:
+        """Of the devices that share every expert's matrices those that have the same tokens anyway: of a tensor-parallel
+        group whose stream is not divided."""
+        if self.sequence_parallel:
+            return ()
+        return tuple(a.name for a in self.axes if (a.attention, a.experts) == (TENSOR, EXPERT_TENSOR))
+
+    @property
+    def gathered_axes(self) -> tuple[str, ...]:
+        """Those that have other tokens: they gather rows in front of experts, and scatter the sum of their results."""
+        return tuple(n for n in names_of(self.axes, EXPERT_TENSOR) if n not in self.copied_axes)
+
+    @property
+    def own_axes(self) -> tuple[str, ...]:
+        """Of the devices of a tensor-parallel group that have the same tokens, those that each look for the experts of a part
+        of these, and add nothing for the others."""
+        if self.sequence_parallel:
+            return ()
+        return tuple(name for name in self.tensor_axes if name not in self.copied_axes)
+
+    @property
+    def divides_experts(self) -> bool:
+        """Do rows of tokens go to other devices than those that share the matrices of attention?"""
+        return any(
+            axis.experts == EXPERT or (axis.attention == TENSOR) != (axis.experts == EXPERT_TENSOR)
+            for axis in self.axes
+        )
 
     @property
     def has_exchanges(self) -> bool:
@@ -67,9 +105,9 @@ class InnerDegrees:
     @property
     def stream_layouts(self) -> dict[str, str]:
         """How the residual stream lies along every axis of several devices."""
-        found = {TENSOR: BY_TOKENS if self.sequence_parallel else COPIED} if self.tp > 1 else {}
-        axes = self.context_axes + self.expert_axes
-        return found | {axis: BY_TOKENS for axis in axes if axis not in found}
+        along_tensor = BY_TOKENS if self.sequence_parallel else COPIED
+        axes = dict.fromkeys((*self.tensor_axes, *self.context_axes, *self.expert_axes, *self.gathered_axes))
+        return {name: along_tensor if name in self.tensor_axes else BY_TOKENS for name in axes}
 
     @property
     def context_parallel(self) -> ContextParallel:
@@ -78,17 +116,19 @@ class InnerDegrees:
 
     @property
     def context_axes(self) -> tuple[str, ...]:
-        """Axes of the devices that share sequences: of a ring, and inside it of those that exchange heads."""
-        if self.cp == 1:
-            return ()
-        return (CONTEXT, heads_axis(self.ulysses)) if self.ulysses > 1 else (CONTEXT,)
+        """Axes of the devices that share sequences."""
+        return names_of(self.axes, CONTEXT)
 
     @property
     def heads_axes(self) -> tuple[str, ...]:
         """Axes of the devices that exchange heads; none where nobody does."""
-        if self.context_parallel.ring_degree == 1:
-            return self.context_axes
-        return self.context_axes[1:]
+        shared = [axis for axis in self.axes if axis.attention == CONTEXT]
+        return tuple(axis.name for axis in inner(shared, self.context_parallel.heads_degree))
+
+    @property
+    def ring_axes(self) -> tuple[str, ...]:
+        """Axes of the devices whose queries are of different tokens while they attend."""
+        return tuple(name for name in self.context_axes if name not in self.heads_axes)
 
     @property
     def divides_hidden(self) -> bool:
@@ -99,14 +139,14 @@ class InnerDegrees:
 def of_groups(degrees: InnerDegrees, most_degree: int) -> InnerDegrees:
     """Of ranks in groups of different sizes, the largest of so many: keys and values travel in all of them, around a ring of
     as many steps as a group has ranks; where one rank is alone its ring has one step, and nothing is sent."""
-    return replace(degrees, cp=max(2, most_degree), context="ring")
+    return replace(degrees, cp=max(2, most_degree), context="ring", mesh=())
 
 
 def recomputed_in_segments(plan: Plan) -> Recompute:
     """What a plan recomputes by segments: in every block, where the stage is a chain from its input to its output; "none"
     where it does not. By operation experts are not divided."""
     is_done = (
-        (plan.recompute == "selective" or (plan.recompute == "selective_op" and plan.ep == 1))
+        (plan.recompute == "selective" or (plan.recompute == "selective_op" and not folds_experts(plan)))
         and plan.recompute_blocks in ((), plan.layers_per_stage)
         and (plan.vocabulary == "ends" or plan.pp == 1)
         and not plan.connects_stages

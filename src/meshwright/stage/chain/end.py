@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from meshwright.stage.chain.chain import BY_HIDDEN, ENDS, INPUT, LOSS, OUTPUT, ChainStep, Moved
-from meshwright.stage.chain.degrees import TENSOR, InnerDegrees, StageEnds
+from meshwright.stage.chain.degrees import InnerDegrees, StageEnds
 from meshwright.stage.chain.part import entering, leaving
 
 HIDDEN = 2  # dimension of [B, S, E]
@@ -22,7 +22,7 @@ def received(degrees: InnerDegrees, ends: StageEnds) -> Generator[Moved, None, s
     """What the stage before gives, whole; its name."""
     if not (ends.is_received and degrees.divides_hidden):
         return INPUT
-    yield Moved("collect", (TENSOR,), INPUT, "whole_input", HIDDEN, split_by=(BY_HIDDEN, BY_HIDDEN))
+    yield Moved("collect", degrees.tensor_axes, INPUT, "whole_input", HIDDEN, split_by=(BY_HIDDEN, BY_HIDDEN))
     return "whole_input"
 
 
@@ -31,7 +31,9 @@ def given(step: ChainStep, degrees: InnerDegrees, ends: StageEnds) -> Iterator[C
     is_shared = ends.is_sent and degrees.divides_hidden
     yield step._replace(writes=("whole_output" if is_shared else OUTPUT,))
     if is_shared:
-        yield Moved("share", (TENSOR,), "whole_output", OUTPUT, HIDDEN, split_by=(BY_HIDDEN, BY_HIDDEN))
+        yield Moved(
+            "share", degrees.tensor_axes, "whole_output", OUTPUT, HIDDEN, split_by=(BY_HIDDEN, BY_HIDDEN)
+        )
 
 
 def loss(degrees: InnerDegrees) -> Iterator[ChainStep | Moved]:
@@ -43,7 +45,7 @@ def loss(degrees: InnerDegrees) -> Iterator[ChainStep | Moved]:
         yield ChainStep("cross_entropy", ENDS, ("logits",), (LOSS,))
         return
     yield ChainStep("head", ENDS, (entered,), ("logits", "largest"))
-    yield Moved("maximum", (TENSOR,), "largest", "maximum")
+    yield Moved("maximum", degrees.tensor_axes, "largest", "maximum")
     yield ChainStep("exponentials", ENDS, ("logits", "maximum"), ("terms",))
-    yield Moved("all_reduce", (TENSOR,), "terms", "sums")
+    yield Moved("all_reduce", degrees.tensor_axes, "terms", "sums")
     yield ChainStep("split_cross_entropy", ENDS, ("sums", "maximum"), (LOSS,))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 
 from meshwright.stage.chain.chain import BY_EXPERTS, BY_HEADS, BY_TOKENS, ChainStep, Moved, Relay
-from meshwright.stage.chain.degrees import CONTEXT, TENSOR, InnerDegrees
+from meshwright.stage.chain.degrees import InnerDegrees
 from meshwright.stage.relay.rounds import RING, SCORES, TOKEN_RING, WEIGHTED
 
 TOKENS = 1  # dimension of [B, S, E]
@@ -63,14 +63,14 @@ def attention(
     if degrees.context == "ring_self_attention":
         yield ChainStep("separate_heads", block, (entered,), ("query", "keys", "values"))
         scores = ChainStep("full_scores", block, ("query", "keys"), ("probabilities",))
-        yield Relay(scores, CONTEXT, degrees.cp, SCORES)
+        yield Relay(scores, degrees.ring_axes, degrees.cp, SCORES)
         weighted = ChainStep("weighted_values", block, ("probabilities", "values"), ("attended",))
-        yield Relay(weighted, CONTEXT, degrees.cp, WEIGHTED)
+        yield Relay(weighted, degrees.ring_axes, degrees.cp, WEIGHTED)
         yield ChainStep("attention_output", block, ("attended",), (partial,))
         return
     yield ChainStep("heads", block, (entered,), ("query", "block"))
     if degrees.context == "all_gather":
-        yield Moved("all_gather", (CONTEXT,), "block", "all_blocks", RANKS)
+        yield Moved("all_gather", degrees.ring_axes, "block", "all_blocks", RANKS)
         yield ChainStep("attention_core", block, ("query", "all_blocks"), ("attended",))
     else:
         yield _ring(block, degrees)
@@ -98,7 +98,7 @@ def _ring(block: int, degrees: InnerDegrees) -> Relay:
     """Attention to the keys and values that are here, or by the queries that are, while the next ones come."""
     core = ChainStep("attention_core", block, ("query", "block"), ("attended",))
     rounds = TOKEN_RING if degrees.context == "token_ring" else RING
-    return Relay(core, CONTEXT, degrees.context_parallel.ring_degree, rounds)
+    return Relay(core, degrees.ring_axes, degrees.context_parallel.ring_degree, rounds)
 
 
 def cross_attention(
@@ -119,31 +119,56 @@ def cross_attention(
 def mixture(
     block: int, degrees: InnerDegrees, *, has_shared: bool
 ) -> Generator[ChainStep | Moved, None, str]:
-    """A block's experts, of which every device has some, behind their norm; the name of what they add to the stream. What
-    every token goes through is computed while rows are on their way."""
-    # then a device has the whole sum of its tokens
-    is_own = degrees.routes_own_tokens and degrees.sequence_parallel
+    """A block's experts, of which every device has some, or a part, behind their norm; the name of what they add to the
+    stream. What every token goes through is computed while rows are on their way."""
+    is_own = degrees.sequence_parallel  # then a device has the whole sum of its tokens
     entered = "normed" if is_own and not has_shared else (yield from entering(degrees, is_kept=True))
     made = ("dispatched", "gates", "order", "counts")
     yield ChainStep("router", block, ("normed" if is_own else entered,), made)
-    there, back = (BY_TOKENS, BY_EXPERTS), (BY_EXPERTS, BY_TOKENS)
-    yield Moved("counts", degrees.expert_axes, "counts", "arrived", split_by=there)
-    yield Moved(
-        "routed", degrees.expert_axes, "dispatched", "received", sizes=("counts", "arrived"), split_by=there
-    )
+    rows, counts = yield from _sent_rows(degrees)
     if has_shared:
         yield ChainStep("shared_experts", block, (entered,), ("partial",))
     shared = ("partial",) if has_shared else ()
     if is_own and has_shared:
         left = yield from leaving(degrees)
         shared = (left,)
-    yield ChainStep("experts", block, ("received", "arrived"), ("results",))
-    yield Moved(
-        "routed", degrees.expert_axes, "results", "returned", sizes=("arrived", "counts"), split_by=back
-    )
+    yield ChainStep("experts", block, (rows, counts), ("results",))
+    results = yield from _returned_rows(degrees)
     result = "combined" if is_own else "partial"
-    yield ChainStep("combine", block, ("returned", "gates", "order", *shared), (result,))
+    yield ChainStep("combine", block, (results, "gates", "order", *shared), (result,))
     return result if is_own else (yield from leaving(degrees))
+
+
+def _sent_rows(degrees: InnerDegrees) -> Generator[Moved, None, tuple[str, str]]:
+    """Rows to the devices of their experts, then to all that share these; the names of what experts read, and of how many
+    rows there are of each device and expert."""
+    rows, counts, there = "dispatched", "counts", (BY_TOKENS, BY_EXPERTS)
+    if degrees.expert_axes:
+        yield Moved("counts", degrees.expert_axes, counts, "arrived", split_by=there)
+        yield Moved(
+            "routed", degrees.expert_axes, rows, "received", sizes=(counts, "arrived"), split_by=there
+        )
+        rows, counts = "received", "arrived"
+    if degrees.gathered_axes:
+        yield Moved("gather_counts", degrees.gathered_axes, counts, "all_counts")
+        yield Moved("gather_rows", degrees.gathered_axes, rows, "all_rows", sizes=(counts, "all_counts"))
+        rows, counts = "all_rows", "all_counts"
+    return rows, counts
+
+
+def _returned_rows(degrees: InnerDegrees) -> Generator[Moved, None, str]:
+    """Results to where their rows came from, the same way; the name of what is combined."""
+    results, back = "results", (BY_EXPERTS, BY_TOKENS)
+    counts = "arrived" if degrees.expert_axes else "counts"
+    if degrees.gathered_axes:
+        sizes = ("all_counts", counts)
+        yield Moved("scatter_rows", degrees.gathered_axes, results, "own_results", sizes=sizes)
+        results = "own_results"
+    if degrees.expert_axes:
+        sizes = ("arrived", "counts")
+        yield Moved("routed", degrees.expert_axes, results, "returned", sizes=sizes, split_by=back)
+        results = "returned"
+    return results
 
 
 def entering(
@@ -155,7 +180,7 @@ def entering(
         return name
     algorithm = "all_gather" if degrees.sequence_parallel else "enter"
     is_again = degrees.sequence_parallel and degrees.fetches_again and not is_kept
-    yield Moved(algorithm, (TENSOR,), name, whole, TOKENS, is_again=is_again)
+    yield Moved(algorithm, degrees.tensor_axes, name, whole, TOKENS, is_again=is_again)
     return whole
 
 
@@ -165,7 +190,7 @@ def leaving(degrees: InnerDegrees, own: str = "") -> Generator[Moved, None, str]
         return f"{own}partial"
     yield Moved(
         "reduce_scatter" if degrees.sequence_parallel else "all_reduce",
-        (TENSOR,),
+        degrees.tensor_axes,
         f"{own}partial",
         f"{own}summed",
         TOKENS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
 from meshwright.stage.chain.decoder import CORES, PARTS_OF_BLOCK
 from meshwright.stage.chain.degrees import InnerDegrees
 from meshwright.stage.chain.step_layout import BRANCHES
+from meshwright.stage.mesh import sizes_of
 from meshwright.stage.operator.expert import INDEX_BYTES
 from meshwright.stage.operator.layer import MicrobatchShape
 from meshwright.stage.operator.stage import PASSES, part_operators
@@ -158,7 +160,7 @@ def between_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
     vocabulary = -(-plan.model.vocabulary_size // plan.tp)
     numbers = {name: float(count * max(size, WIDE_BYTES)) / plan.cp for name, count in LOSS_NUMBERS.items()}
     if degrees.divides_experts:
-        numbers |= _routed_bytes(plan)
+        numbers |= _routed_bytes(plan, degrees)
     return {**rows, **numbers, "logits": float(vocabulary * size) / plan.cp}
 
 
@@ -177,14 +179,20 @@ def _inner_width(kind: BlockSpec) -> int:
     return 0 if kind.experts else kind.feed_forward.intermediate_size
 
 
-def _routed_bytes(plan: Plan) -> Mapping[str, float]:
+def _routed_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
     """Of what goes to experts and back, routing taken as balanced; `counts` are few and do not grow with the tokens."""
     found = next(block.experts for block in plan.model.kinds if block.experts)
-    rows = microbatch_shape(plan).num_routed_tokens * found.num_experts_per_token / plan.tokens_per_microbatch
+    shape = microbatch_shape(plan)
+    rows = shape.num_sent_tokens * found.num_experts_per_token / plan.tokens_per_microbatch
     size = dtype_bytes(plan.dtype)
     counts = found.num_experts * INDEX_BYTES / plan.tokens_per_microbatch
+    own, num_gathered = (
+        rows * plan.model.hidden_size * size,
+        math.prod(sizes_of(degrees.axes, degrees.gathered_axes)),
+    )
     return {
-        **dict.fromkeys(("dispatched", "received", "results", "returned"), rows * plan.model.hidden_size * size),
+        **dict.fromkeys(("dispatched", "received", "own_results", "returned"), own),
+        **dict.fromkeys(("all_rows", "results"), own * num_gathered), "all_counts": counts * num_gathered,
         "combined": float(plan.model.hidden_size * size) / plan.cp / plan.tp,
         "gates": rows * size, "order": rows * INDEX_BYTES, "counts": counts, "arrived": counts,
     }  # fmt: skip

@@ -36,7 +36,7 @@ class StepLayout(NamedTuple):
 Steps = Mapping[str, StepLayout]
 OF_STREAM = StepLayout(STREAM, STREAM)
 _TO_HEADS, _OF_HEADS = StepLayout(SHARED, BY_HEADS), StepLayout(BY_HEADS, BY_HEADS)
-# By axis the steps that do not do the same with the residual stream on every device along it.
+# By axis of attention the steps that do not do the same with the residual stream on every device along it.
 LAYOUTS_ALONG: Mapping[str, Steps] = {
     "tp": {
         **dict.fromkeys(("embedding", "target_embedding"), StepLayout(STREAM, PARTIAL)),
@@ -70,25 +70,37 @@ LAYOUTS_ALONG: Mapping[str, Steps] = {
 
 # Along the axis of neighbours that exchange heads inside a ring.
 HEADS_OF_GROUP: Steps = dict.fromkeys(("heads_of_group", "attention_core", "tokens_of_group"), _OF_HEADS)
-# Along every axis along which experts are divided: rows of tokens have gone to the devices of their experts.
+# Of blocks whose experts are on other devices than attention's matrices, along an axis of experts where tokens are divided as
+# the stream is: rows have gone to the devices of their experts; or to all that share these, each of which has a part of
+# every expert.
 EXPERTS_OF_ROWS: Steps = {"experts": StepLayout(BY_EXPERTS, BY_EXPERTS)}
-# Where experts are on several devices, along tp: every device looks for the experts of all tokens and has a part of each of
-# them; or it looks for those of its part of the tokens, and adds nothing for the others. Where the stream is divided
-# by tokens and experts along tp, all is as the stream.
+EXPERTS_OF_ALL_ROWS: Steps = {"experts": StepLayout(SHARED, PARTIAL)}
+# Along tp, where all have the same stream: every device looks for the experts of all tokens and has a part of each of
+# them; or it looks for those of its part of the tokens, and adds nothing for the others.
 EXPERTS_OF_COPIES: Steps = {
     "router": StepLayout(SHARED, SHARED),
     "experts": StepLayout(SHARED, PARTIAL),
     "combine": StepLayout(
-        {"returned": PARTIAL, "gates": SHARED, "order": SHARED, "partial": PARTIAL}, PARTIAL
+        {
+            **dict.fromkeys(("results", "own_results", "returned"), PARTIAL),
+            "gates": SHARED, "order": SHARED, "partial": PARTIAL,
+        },
+        PARTIAL,
     ),
-}
-EXPERTS_OF_PARTS: Steps = {
-    **EXPERTS_OF_ROWS,
+}  # fmt: skip
+COMBINED_PARTS = StepLayout(
+    {
+        **dict.fromkeys(("results", "own_results", "returned", "gates", "order"), BY_TOKENS),
+        "partial": PARTIAL,
+    },
+    PARTIAL,
+)
+EXPERTS_OF_OWN_TOKENS: Steps = {
     "router": StepLayout(SHARED, BY_TOKENS),
-    "combine": StepLayout(
-        {"returned": BY_TOKENS, "gates": BY_TOKENS, "order": BY_TOKENS, "partial": PARTIAL}, PARTIAL
-    ),
+    "experts": StepLayout(BY_TOKENS, BY_TOKENS),
+    "combine": COMBINED_PARTS,
 }
+EXPERTS_OF_OWN_ROWS: Steps = {**EXPERTS_OF_OWN_TOKENS, **EXPERTS_OF_ROWS}
 
 
 # Along tp, where the parts of all blocks are parallel branches: what they read has entered once, in front of their norms.
@@ -99,29 +111,25 @@ BRANCHES: Steps = {
 
 
 def laid_out(
-    item: ChainStep | Moved | Relay, streams: Layouts, beside: Mapping[str, Steps] | None = None
+    item: ChainStep | Moved | Relay, streams: Layouts, steps: Mapping[str, Steps] = LAYOUTS_ALONG
 ) -> ChainStep | Moved | Relay:
-    """A step with its layouts along axes; ``streams``: those of the residual stream. ``beside``: more steps by axis."""
+    """A step with its layouts along axes; ``streams``: those of the residual stream. ``steps``: by axis those that do not do
+    the same with it on every device."""
     if isinstance(item, Moved):
         return item
     if isinstance(item, Relay):
-        return item._replace(step=_laid_step(item.step, streams, beside or {}))
-    return _laid_step(item, streams, beside or {})
+        return item._replace(step=_laid_step(item.step, streams, steps))
+    return _laid_step(item, streams, steps)
 
 
-def _laid_step(item: ChainStep, streams: Layouts, beside: Mapping[str, Steps]) -> ChainStep:
-    own = {axis: _layout_along(axis, item.name, beside) for axis in streams}
+def _laid_step(item: ChainStep, streams: Layouts, steps: Mapping[str, Steps]) -> ChainStep:
+    own = {axis: steps.get(axis, {}).get(item.name, OF_STREAM) for axis in streams}
     return item._replace(
         read_layouts=tuple(_text(streams, {a: how.reads for a, how in own.items()}, n) for n in item.reads),
         write_layouts=tuple(
             _text(streams, {a: how.writes for a, how in own.items()}, n) for n in item.writes
         ),
     )
-
-
-def _layout_along(axis: str, name: str, beside: Mapping[str, Steps]) -> StepLayout:
-    """Of a step by name: as said beside the table, as in the table, else as the stream."""
-    return beside.get(axis, {}).get(name) or LAYOUTS_ALONG.get(axis, {}).get(name, OF_STREAM)
 
 
 def _text(streams: Layouts, said: Mapping[str, str | Layouts], name: str) -> str:

@@ -29,7 +29,15 @@ from meshwright.stage.exchange.relay_exchange import (
     full_score_exchanges,
     token_ring_exchanges,
 )
-from meshwright.stage.mesh import expert_axes, heads_axes, ring_axes
+from meshwright.stage.mesh import (
+    expert_axes,
+    folds_experts,
+    gathered_axes,
+    heads_axes,
+    num_members,
+    ring_axes,
+    tensor_axes,
+)
 from meshwright.stage.operator.layer import MicrobatchShape
 from meshwright.stage.piece import (
     has_vocabulary_passes,
@@ -62,7 +70,7 @@ def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: Microbatc
         found += _tensor(plan, layers, shape, is_backward)
     if plan.cp > 1:
         found += _context(plan, layers, shape, is_backward)
-    if plan.ep > 1:
+    if folds_experts(plan):
         found += _expert(plan, layers, shape)
     if has_share:
         found += _vocabulary(plan, shape)
@@ -74,6 +82,7 @@ def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward
     num_bytes = float(shape.num_tokens * plan.model.hidden_size * shape.element_bytes)
     beside = "matmul" if "tp" in plan.overlap else ""
     has_ends = not is_vocabulary_split(plan)
+    axes = tensor_axes(plan)
     sums = _num_sums(plan, layers)
     sums += has_ends and (layers.has_head if is_backward else layers.has_embedding)
     # tokens that a decoder goes on with are embedded
@@ -81,7 +90,7 @@ def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward
 
     def along_tp(algorithm: str, count: int, beside: str, size: float = num_bytes) -> Inner:
         algorithm += IN_PARTS if beside and "tp" in plan.overlap else ""
-        return Inner(Exchange(("tp",), algorithm=algorithm), size, count, beside, "tensor parallel")
+        return Inner(Exchange(axes, algorithm=algorithm), size, count, beside, "tensor parallel")
 
     if not plan.sequence_parallel:
         is_from_passes = layers.has_head if is_backward else layers.has_embedding
@@ -110,10 +119,10 @@ def _tensor(plan: Plan, layers: StageLayers, shape: MicrobatchShape, is_backward
 
 
 def _num_sums(plan: Plan, layers: StageLayers) -> int:
-    """Partial results that a stage's blocks add over tp in one pass: of attention and of the MLP, unless its experts
-    are whole on a device, or get their tokens by an all-to-all of sequence-parallel devices."""
+    """Partial results that a stage's blocks add over tp in one pass: of attention and of the MLP, unless its experts get the
+    rows of a device's own tokens, and give their sums back."""
     kinds = plan.model.block_kinds(layers.first_block, layers.num_blocks)
-    is_routed = plan.expert_tp == 1 or (plan.ep > 1 and plan.sequence_parallel)
+    is_routed = plan.sequence_parallel and folds_experts(plan)
     total = 0
     for block, count in kinds:
         own = plan.model.layers[block]
@@ -174,26 +183,28 @@ def _along(
 
 
 def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inner]:
-    """To the experts and back. Where tp devices share every expert and each has its own part of the sequence, each sends
-    the tokens of its part; those that share an expert then gather what came, and scatter the sum of their results."""
+    """To the experts and back. Devices that share an expert's matrices, and have other tokens, then gather the rows that came
+    to each of them, and scatter the sum of their results."""
     model, experts = plan.model, plan.model.experts
     if experts is None:
         return []
     blocks = model.block_kinds(layers.first_block, layers.num_blocks)
     count = sum(number for block, number in blocks if model.layers[block].experts)
-    rows = shape.num_routed_tokens * experts.num_experts_per_token
+    rows = shape.num_sent_tokens * experts.num_experts_per_token
     num_bytes = float(rows * model.hidden_size * shape.element_bytes)
-    # a token goes once to every node that has experts for it, or to every device: how many it has is part of the name
-    sent = ROUTED if plan.dispatch == "copies" else ROUTED_ONCE
-    exchange = Exchange(expert_axes(plan), algorithm=f"{sent}{experts.num_experts_per_token}")
-    beside = "grouped_matmul" if "ep" in plan.overlap else ""
-    if not plan.sequence_parallel or plan.expert_tp == 1:
-        return [Inner(exchange, num_bytes, 2 * count, beside, "expert parallel")]
-    shared = [
-        Inner(Exchange(("tp",), algorithm=kind), num_bytes, count, "", "tensor parallel")
-        for kind in ("all_gather", "reduce_scatter")
-    ]
-    return [Inner(exchange, num_bytes / plan.tp, 2 * count, beside, "expert parallel"), *shared]
+    found, beside = list[Inner](), "grouped_matmul" if "ep" in plan.overlap else ""
+    if plan.ep > 1:
+        # a token goes once to every node that has experts for it, or to every device: how many it has is part of the name
+        sent = ROUTED if plan.dispatch == "copies" else ROUTED_ONCE
+        exchange = Exchange(expert_axes(plan), algorithm=f"{sent}{experts.num_experts_per_token}")
+        found.append(Inner(exchange, num_bytes, 2 * count, beside, "expert parallel"))
+    if gathered := gathered_axes(plan):
+        whole = num_bytes * num_members(plan, gathered)
+        found += [
+            Inner(Exchange(gathered, algorithm=kind), whole, count, "", "tensor parallel")
+            for kind in ("all_gather", "reduce_scatter")
+        ]
+    return found
 
 
 def _vocabulary(plan: Plan, shape: MicrobatchShape) -> list[Inner]:

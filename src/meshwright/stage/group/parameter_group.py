@@ -31,8 +31,10 @@ from meshwright.stage.mesh import (
     collapsed_axes,
     data_axes,
     expert_data_axes,
+    folds_experts,
     gradient_axes,
     shard_axes,
+    tensor_axes,
     value_axes,
 )
 from meshwright.stage.piece import is_vocabulary_split
@@ -78,7 +80,7 @@ def held_groups(plan: Plan, stages: Sequence[StageLayers]) -> tuple[HeldGroup, .
         (dense, experts), (trained, trained_experts), num_partial = counts
         if number in tied:
             dense, trained = dense - num_table_parameters(plan), trained - num_table_parameters(plan)
-        if experts and plan.ep > 1:
+        if experts and folds_experts(plan):
             held.append(made.group(f"stage{number}", (number,), (dense, trained), made.axes, num_partial))
             own = (experts, trained_experts)
             held.append(made.group(f"stage{number}{OF_EXPERTS}", (number,), own, expert_data_axes(plan)))
@@ -105,6 +107,7 @@ class _GroupsOfPlan:
         self._element_bytes = dtype_bytes(plan.dtype)
         self._divides_values = plan.shared.divides_values
         self._sizes = {axis.name: axis.size for axis in collapsed_axes(plan)}
+        self._tensor = tensor_axes(plan)
         self._shared = shard_axes(plan), value_axes(plan), gradient_axes(plan)
 
     def group(
@@ -119,7 +122,7 @@ class _GroupsOfPlan:
             for along in self._shared
         )
         num_state, num_values, num_gradients = map(self._num_members, (state, values, gradients))
-        summed, scattered = ("tp",) if num_partial else (), gradients if num_trained else ()
+        summed, scattered = self._tensor if num_partial else (), gradients if num_trained else ()
         num_bytes = num_parameters * self._element_bytes
         return HeldGroup(
             ParameterGroup(name, stages, num_bytes, copied, summed, scattered), num_parameters, num_trained,

@@ -155,9 +155,8 @@ def num_partial_parameters(plan: Plan, layers: StageLayers) -> int:
     model = plan.model
     if plan.tp == 1:
         return 0
-    routers = ROUTERS if plan.expert_tp > 1 or plan.ep > 1 else ()
     branches = BLOCK_NORMS if model.has_parallel_branches else ()
-    parts = WHOLE if plan.sequence_parallel else (*HEAD_NORMS, *LATENTS, *routers, *WHOLE_FACTORS, *branches)
+    parts = WHOLE if plan.sequence_parallel else (*HEAD_NORMS, *LATENTS, *ROUTERS, *WHOLE_FACTORS, *branches)
     blocks = model.block_kinds(layers.first_block, layers.num_blocks)
     total = sum(
         count * parameter.num_elements
@@ -178,10 +177,15 @@ def num_table_parameters(plan: Plan) -> int:
     return -(-plan.model.vocabulary_size // num_parts) * plan.model.hidden_size
 
 
+def shared_among(degree: int, tp: int, folded: int) -> int:
+    """Of the innermost `degree` groups of tp devices, one behind the other, those behind whole groups of `folded` devices:
+    these have the same experts."""
+    return max(1, degree * tp // max(folded, tp))
+
+
 def expert_sharing_degree(plan: Plan, degree: int) -> int:
     """Devices that share one copy of something of experts: those with the same ones among the `degree` that share others'."""
-    own = plan.ep // (plan.tp if plan.ep > 1 and plan.expert_tp == 1 else 1)
-    return max(1, degree // max(1, own))
+    return shared_among(degree, plan.tp, plan.expert_tp * plan.ep)
 
 
 class StateSize(NamedTuple):

@@ -46,8 +46,8 @@ class MicrobatchShape(NamedTuple):
     """What one instruction works on: `num_sequences` rows of `sequence_length` tokens in format `dtype`.
 
     `tp` devices share every block's matrices, `ep` devices its experts: each has num_experts / ep of them and,
-    as all of them route their own tokens, as many rows as without. Where `ep` devices include those of a
-    tensor-parallel group, `expert_tp` is 1 (0: as `tp`). `cp` devices share every sequence, whose
+    as all of them route their own tokens, as many rows as without. `expert_tp` devices share an expert's matrices (0: `tp`),
+    and have the rows of all of them. `cp` devices share every sequence, whose
     tokens lie as `arrangement` says; what is counted is the device's that attends to most, for which the others wait.
     `heads_degree` of them divide the heads among themselves while they attend; where keys and values of others come
     `in_pieces`, what is attended is merged. Gradients are summed in
@@ -116,8 +116,17 @@ class MicrobatchShape(NamedTuple):
 
     @property
     def num_routed_tokens(self) -> int:
-        """Tokens whose experts this device looks for: those of its own where tp devices do not share experts."""
-        return -(-self.num_tokens // self.tp) if self.expert_tp == 1 else self.num_tokens
+        """Tokens whose rows go through the experts of this device, and are permuted for it: its own part of those of tp
+        devices, of as many devices as share an expert's matrices."""
+        return -(-self.num_tokens * (self.expert_tp or self.tp) // self.tp)
+
+    @property
+    def num_sent_tokens(self) -> int:
+        """Tokens whose rows this device sends to their experts: those of its part of the stream; without sequence parallelism
+        those that no other device of its tensor-parallel group sends to other matrices."""
+        if self.sequence_parallel:
+            return -(-self.num_tokens // self.tp)
+        return -(-self.num_tokens * min(self.tp, self.expert_tp or self.tp) // self.tp)
 
     @property
     def element_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """Steps of a block whose experts are on several devices: router, experts, what all tokens go through, the sum.
 
 Shapes: B samples, S tokens, s tokens of this device's part of the stream, E hidden size, T tokens of all samples, N rows of
-tokens for experts, K experts a token, P devices that share experts, X experts of one of them.
+tokens for experts, K experts a token, P devices that sent rows, X experts of one of them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ def router(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Te
     mixture = _mixture(stage, step)
     hidden_TE = x_BsE.flatten(0, 1)
     tokens_NE, gates_TK, order_N, counts_X = mixture.dispatched(hidden_TE[mixture.own_tokens(len(hidden_TE))])
-    return tokens_NE, gates_TK, order_N, counts_X.view(mixture.num_devices, -1)
+    return tokens_NE, gates_TK, order_N, counts_X.view(mixture.shard.degree, -1)
 
 
 def experts(
-    stage: DecoderStage, step: ChainStep, data: MicrobatchData, received_NE: Tensor, arrived_PX: Tensor
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, rows_NE: Tensor, counts_PX: Tensor
 ) -> tuple[Tensor, ...]:
-    """What came through the experts here, in the order in which it came."""
-    return (_mixture(stage, step).through_experts(received_NE, arrived_PX),)
+    """What came through the experts here, in the order in which it came; where an expert's matrices are divided, terms of the
+    results."""
+    return (_mixture(stage, step).through_experts(rows_NE, counts_PX),)
 
 
 def shared_experts(
@@ -59,7 +60,7 @@ def combine_rows(
     mixture, (num_samples, length) = _mixture(stage, step), data.tokens_BS.shape
     result_TE = combine(returned_NE, gates_TK, order_N)
     own = mixture.own_tokens(num_samples * length)
-    if own != slice(None):
+    if mixture.shard.token_degree > 1:
         result_TE = pad(result_TE, (0, 0, own.start, num_samples * length - own.stop))
     result_BsE = result_TE.view(num_samples, -1, result_TE.shape[1])
     return (sum(shared_BsE, result_BsE),)

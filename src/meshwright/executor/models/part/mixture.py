@@ -47,16 +47,17 @@ class MixtureOfExperts(nn.Module):
     their load, because the model's specification has none. A correction of choices is a constant: it is read with the
     weights, and no step changes it.
 
-    With `parallel` a device has its part of every expert's inner units, and all of the router. Results are then parts of a
-    sum, so what multiplies them, gates and router, has on every device a part of its gradient. Where experts are divided
-    (`TensorShard.experts`) it has some of them, whose rows come from all devices: `forward` is then cut where they are sent.
+    With `parallel` a device has some experts, of each its part of the inner units (`TensorShard.experts`), and all of the
+    router. Results are then parts of a sum, so what multiplies them, gates and router, has on every device a part of its
+    gradient. Where other devices share experts than share the matrices of attention, rows come from them: `forward` is then
+    cut where they are sent.
     """
 
     def __init__(self, model: ModelSpec, experts: Experts, parallel: TensorParallel | None = None) -> None:
         super().__init__()
         hidden, degree = model.hidden_size, 1 if parallel is None else parallel.team.degree
         shard = ExpertShard() if parallel is None else parallel.shard.experts
-        inner = experts.intermediate_size // (degree if shard.divides_inner else 1)
+        inner = experts.intermediate_size // shard.inner_degree
         num_here, shared = experts.num_experts // shard.degree, experts.shared_intermediate_size // degree
         self.experts, self.parallel = experts, parallel
         self.routing = experts.routing_in(model.architecture)
@@ -69,20 +70,13 @@ class MixtureOfExperts(nn.Module):
         self.shared_gate = SplitLinear(hidden, 1, bias=False) if model.has_shared_gate else None
 
     @property
-    def num_devices(self) -> int:
-        """Among how many the experts are divided."""
-        return 1 if self.parallel is None else self.parallel.shard.experts.degree
+    def shard(self) -> ExpertShard:
+        """Which experts are here, and which tokens are looked after."""
+        return ExpertShard() if self.parallel is None else self.parallel.shard.experts
 
     def own_tokens(self, num_tokens: int) -> slice:
-        """Of tokens that all devices of a tensor-parallel group have, those whose experts this one looks for: all of them
-        where each has a part of every expert, or a part of the sequence, else an equal part."""
-        if (
-            self.parallel is None
-            or self.parallel.shard.experts.divides_inner
-            or self.parallel.divides_sequence
-        ):
-            return slice(None)
-        number, degree = self.parallel.team.number, self.parallel.team.degree
+        """Of tokens that all devices of a tensor-parallel group have, those whose experts this one looks for."""
+        number, degree = self.shard.token_number, self.shard.token_degree
         return slice(num_tokens * number // degree, num_tokens * (number + 1) // degree)
 
     def forward(self, x_BSE: Tensor) -> Tensor:
