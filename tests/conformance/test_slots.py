@@ -22,8 +22,9 @@ from meshwright.executor.job.pool import Pool
 from meshwright.schedules import registered
 from meshwright.serving.request.request import Request
 from meshwright.serving.simulated.parted.serving_step import WHOLE
+from meshwright.serving.weight.expert_place import ExpertPlace
 from meshwright.serving.weight.weight_place import RESIDENT, weight_place
-from meshwright.specs.error import CountError, MeshwrightError, PlanError, SpecError
+from meshwright.specs.error import CountError, ExecutionError, MeshwrightError, PlanError, SpecError
 from meshwright.specs.plan.plan import PassOption, Plan
 from tests.examples import CARDS, names_of
 from tests.executor.serving.paged_case import FAMILIES, their_model
@@ -349,6 +350,10 @@ def test_another_planner_fills_the_verb(tmp_path: Path) -> None:
         mw.plan(LLAMA, GPUS, global_batch=64, seq=16, planner="nobody")
 
 
+def fetches_experts(name: str) -> bool:
+    return isinstance(weight_place(name), ExpertPlace)
+
+
 WEIGHTS = """
 from dataclasses import dataclass
 from meshwright.serving.weight.weight_place import WeightSource
@@ -371,8 +376,29 @@ nothing = 1
 """
 
 
+@pytest.mark.parametrize("name", [name for name in catalog.slot_names("weights") if fetches_experts(name)])
+def test_experts_that_are_fetched_are_served_and_not_planned(name: str, tmp_path: Path) -> None:
+    """Executed: the same logits, and less is held. A plan of a load has no routing, a dense model no experts: they say so."""
+    load = [Request("a", 20, 3, num_output_tokens=3)]
+    with pytest.raises(PlanError, match="routing"):
+        mw.plan_load("mixtral-8x7b", "4xH100", load, fix={"tp": 4, "pp": 1, "replicas": 1, "weights": name})
+    their_model({**FAMILIES["mixtral"], "num_local_experts": 16}, tmp_path / "experts")
+    their_model(FAMILIES["llama"], tmp_path / "dense")
+    small = EngineChoice(engine="torch", dtype="float32", device="cpu", num_blocks=8, num_threads=1)
+    runners = [runner_of(tmp_path / "experts", replace(small, weights=each)) for each in (RESIDENT, name)]
+    logits = [ScatteredBlocks(runner).step(("a", prompt(9, 1))) for runner in runners]
+    assert (logits[0] == logits[1]).all()
+    assert runners[1].peak_weight_bytes < runners[0].peak_weight_bytes
+    for runner in runners:
+        runner.close()
+    with pytest.raises(ExecutionError, match="none"):
+        runner_of(tmp_path / "dense", replace(small, weights=name))
+
+
 @pytest.mark.parametrize(
-    "name", [name for name in catalog.slot_names("weights") if name != RESIDENT] + ["own"]
+    "name",
+    [name for name in catalog.slot_names("weights") if name != RESIDENT and not fetches_experts(name)]
+    + ["own"],
 )
 def test_weights_that_are_fetched_go_through_the_verbs(name: str, tmp_path: Path) -> None:
     """Planned for a load: a device holds less, a step takes longer. Executed: the same logits, and less is held."""

@@ -24,6 +24,7 @@ from meshwright.serving.policy.limits import Limits
 from meshwright.serving.policy.scheduler import Scheduler
 from meshwright.serving.stored.pooling import pooling_of
 from meshwright.serving.stored.quantisation import method_of
+from meshwright.serving.weight.expert_place import ExpertPlace
 from meshwright.serving.weight.weight_place import RESIDENT, weight_place
 from meshwright.specs.config.source import CONFIG_FILE, hub_config_path, load_model
 from meshwright.specs.data_text import json_of
@@ -272,13 +273,22 @@ def _torch(folder: Path, choice: EngineChoice) -> Runner:
     from meshwright.executor.serving.torch_runner import TorchRunner
 
     served = open_served(folder)
+    place = weight_place(choice.weights)
+    cache = place.expert_cache() if isinstance(place, ExpertPlace) else None
     options = RunnerOptions(
         dtype=choice.dtype, device=device_of(choice.device), num_blocks=choice.num_blocks,
         num_host_blocks=choice.num_host_blocks, tp=choice.tp, pp=choice.pp, num_threads=choice.num_threads,
-        sums=choice.sums, fetched=fetched_by_ranks(weight_place(choice.weights), served.model, choice.tp, choice.pp),
+        sums=choice.sums, fetched=fetched_by_ranks(place, served.model, choice.tp, choice.pp),
     )  # fmt: skip
     _say_how_stored(folder, options.dtype or served.dtype)
-    return ParallelRunner(served, options) if options.num_ranks > 1 else TorchRunner(served, options)
+    if options.num_ranks == 1:
+        return TorchRunner(served, options, cache)
+    if cache is not None:
+        raise SpecError(
+            f"weights={choice.weights} with tp={choice.tp}, pp={choice.pp}",
+            allowed="tp=1, pp=1: the cache of experts is of one process",
+        )
+    return ParallelRunner(served, options)
 
 
 def _say_how_stored(folder: Path, dtype: str) -> None:

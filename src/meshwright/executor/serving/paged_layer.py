@@ -19,6 +19,7 @@ from meshwright.executor.serving.family_traits import FamilyTraits
 from meshwright.executor.serving.matrix import Matrix, gated
 from meshwright.executor.serving.packed_step import PackedStep, Rotary
 from meshwright.executor.serving.page.key_value_blocks import KeyValueBlocks
+from meshwright.executor.serving.weight.expert_places import ExpertPlaces
 from meshwright.executor.serving.weight.stage_weights import StageWeights
 from meshwright.specs.model.block import Attention, Experts, FeedForward
 from meshwright.specs.model.model import ModelSpec
@@ -85,8 +86,9 @@ class PagedFeedForward:
     """What stands behind the attention of layer `number` of a model."""
 
     def __init__(
-        self, model: ModelSpec, traits: FamilyTraits, number: int, total: Sum, weights: StageWeights
-    ) -> None:
+        self, model: ModelSpec, traits: FamilyTraits, number: int, total: Sum, places: ExpertPlaces | None,
+        weights: StageWeights,
+    ) -> None:  # fmt: skip
         name, feed_forward = f"layers.{number}", model.layers[number].feed_forward
         self.total = total
         self.norm, self.result_norm = (
@@ -95,7 +97,7 @@ class PagedFeedForward:
         )
         self.inner: PagedMlp | PagedExperts
         if isinstance(feed_forward, Experts):
-            self.inner = PagedExperts(model, feed_forward, f"{name}.mixture", weights)
+            self.inner = PagedExperts(model, feed_forward, number, places, weights)
         else:
             self.inner = PagedMlp(model, traits, feed_forward, name, weights)
 
@@ -143,15 +145,24 @@ class PagedMlp:
 
 
 class PagedExperts:
-    """A mixture of experts, of each of which a rank has a part of the inner units."""
+    """A mixture of experts, of each of which a rank has a part of the inner units; or some of them are in `places`."""
 
     down = None  # experts have no bias behind their sum
 
-    def __init__(self, model: ModelSpec, experts: Experts, name: str, weights: StageWeights) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        experts: Experts,
+        number: int,
+        places: ExpertPlaces | None,
+        weights: StageWeights,
+    ) -> None:
+        name, self.number, self.places = f"layers.{number}.mixture", number, places
         self.experts, self.routing = experts, experts.routing_in(model.architecture)
         self.router = weights.tensor(f"{name}.router")
-        self.gate_up_XOE = weights.tensor(f"{name}.expert_gate_up")
-        self.down_XEI = weights.tensor(f"{name}.expert_down")
+        if places is None:
+            self.gate_up_XOE = weights.tensor(f"{name}.expert_gate_up")
+            self.down_XEI = weights.tensor(f"{name}.expert_down")
         has_shared = bool(experts.shared_intermediate_size)
         self.shared_gate_up = weights.matrix(f"{name}.shared.gate_up") if has_shared else None
         self.shared_down = weights.matrix(f"{name}.shared.down") if has_shared else None
@@ -161,7 +172,11 @@ class PagedExperts:
         """This rank's term of the result [T, E]. Adapters leave experts alone."""
         gates_TK, experts_TK = route(x_TE, self.router, self.experts.num_experts_per_token, self.routing)
         rows_NE, order_N, counts_X = dispatch(x_TE, experts_TK, self.experts.num_experts)
-        result = combine(expert_mlp(rows_NE, counts_X, self.gate_up_XOE, self.down_XEI), gates_TK, order_N)
+        if self.places is None:
+            returned_NE = expert_mlp(rows_NE, counts_X, self.gate_up_XOE, self.down_XEI)
+        else:
+            returned_NE = self.places.through(self.number, rows_NE, counts_X, experts_TK)
+        result = combine(returned_NE, gates_TK, order_N)
         if self.shared_gate_up is None or self.shared_down is None:
             return result
         shared = self.shared_down(gated(self.shared_gate_up(x_TE)))

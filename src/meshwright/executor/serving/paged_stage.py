@@ -24,9 +24,11 @@ from meshwright.executor.serving.paged_layer import PagedAttention, PagedFeedFor
 from meshwright.executor.serving.runner_options import RunnerOptions
 from meshwright.executor.serving.served_model import ServedModel
 from meshwright.executor.serving.weight.block_window import BlockWindow
+from meshwright.executor.serving.weight.expert_places import ExpertPlaces, expert_reader
 from meshwright.executor.serving.weight.peer_blocks import PeerBlocks, peer_of
 from meshwright.executor.serving.weight.stage_weights import StageReader, StageWeights
 from meshwright.serving.engine.runner import StepInputs
+from meshwright.serving.weight.expert_place import ExpertCache
 from meshwright.serving.weight.weight_place import ATTENTION, DISK, EMBEDDING, FEED_FORWARD, HEAD, PEER
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
@@ -52,14 +54,14 @@ class StagePlace:
 
 class PagedStage:
     """Reads its weights and makes its blocks when it is made. Blocks of weights that are fetched come in every step, into a
-    window, and are parts of the stage while they compute.
+    window, and are parts of the stage while they compute. `cache`: who says which experts are here; None: all are.
 
     Raises ExecutionError where blocks are to be fetched from where nobody fetches, or from a neighbour that is not there.
     """
 
     def __init__(
-        self, served: ServedModel, place: StagePlace, options: RunnerOptions
-    ) -> None:  # fmt: skip
+        self, served: ServedModel, place: StagePlace, options: RunnerOptions, cache: ExpertCache | None = None
+    ) -> None:
         model, traits = served.model, served.traits
         self.model, self.traits, self.place, self.options = model, traits, place, options
         self.dtype, self.device = options.torch_dtype, torch.device(options.device)
@@ -69,8 +71,9 @@ class PagedStage:
             self.dtype, self.device, options.num_host_blocks,
         )  # fmt: skip
         reader = StageReader(
-            served, place.layers, place.shard, self.dtype, self.device, place.has_embedding, place.has_head
+            served, place.layers, place.shard, self.dtype, self.device, place.has_embedding, place.has_head, cache is not None
         )  # fmt: skip
+        self.experts = None if cache is None else _expert_places(served, options, cache)
         self._makers = self._part_makers()
         fetched = set(options.fetched.blocks)
         held = reader.read(block for block in reader.blocks if block not in fetched)
@@ -98,7 +101,7 @@ class PagedStage:
                 PagedAttention, model, traits, number, at, place.shard.degree, self.blocks, place.total
             )
             found[f"layers.{number}.{FEED_FORWARD}"] = partial(
-                PagedFeedForward, model, traits, number, place.total
+                PagedFeedForward, model, traits, number, place.total, self.experts
             )
         found[EMBEDDING] = partial(PagedEmbedding, model, traits, place.shard, place.total)
         found[HEAD] = partial(PagedHead, model)
@@ -165,17 +168,21 @@ class PagedStage:
     @property
     def num_weight_bytes(self) -> int:
         """That are here now."""
-        return self._num_held_bytes + (self._window.resident_bytes if self._window else 0)
+        own = self.experts.counts.live_bytes if self.experts else 0
+        return self._num_held_bytes + own + (self._window.resident_bytes if self._window else 0)
 
     @property
     def peak_weight_bytes(self) -> int:
         """That were here at once so far, at most."""
-        return self._num_held_bytes + (self._window.peak_bytes if self._window else 0)
+        own = self.experts.counts.peak_bytes if self.experts else 0
+        return self._num_held_bytes + own + (self._window.peak_bytes if self._window else 0)
 
     def close(self) -> None:
         """Fetch no more."""
         if self._window is not None:
             self._window.close()
+        if self.experts is not None:
+            self.experts.close()
 
     def load_adapter(self, number: int, adapter: AdapterFolder) -> None:
         """Let sequences with this number have what the adapter adds here. Raises ExecutionError where weights are fetched."""
@@ -198,6 +205,22 @@ class PagedStage:
             if isinstance(part, PagedAttention | PagedFeedForward):
                 for matrix in part.matrices().values():
                     matrix.additions.pop(number, None)
+
+
+def _expert_places(served: ServedModel, options: RunnerOptions, cache: ExpertCache) -> ExpertPlaces:
+    """Raises ExecutionError where there are no experts to come, or ranks would have parts of them."""
+    if not served.model.num_experts:
+        raise ExecutionError(
+            f"experts are to be fetched, and {served.model.name} has none",
+            allowed="a mixture of experts",
+            next="serve it with weights that are resident, or whose blocks are fetched",
+        )
+    if options.num_ranks > 1:
+        raise ExecutionError(
+            f"experts are to be fetched by {options.num_ranks} ranks",
+            allowed="tp=1, pp=1: one process has the cache",
+        )
+    return ExpertPlaces(cache, expert_reader(served, options.torch_dtype, torch.device(options.device)))
 
 
 def _in_turns(part: Part, xs: Sequence[Tensor], steps: Sequence[PackedStep]) -> list[Tensor]:

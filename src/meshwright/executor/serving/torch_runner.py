@@ -34,24 +34,25 @@ from meshwright.executor.serving.served_model import ServedModel
 from meshwright.executor.serving.weight.stage_weights import num_held
 from meshwright.serving.engine.cut_inputs import cut_inputs
 from meshwright.serving.engine.runner import Pair, StepInputs
+from meshwright.serving.weight.expert_place import ExpertCache, ExpertCounts
 from meshwright.serving.weight.weight_place import HEAD
 from meshwright.specs.cluster.computer import memory_available_bytes
 from meshwright.specs.error import ExecutionError
 
 
 class TorchRunner:
-    """A `Runner` in this process, on the CPU or on a CUDA device.
+    """A `Runner` in this process, on the CPU or on a CUDA device. `cache`: which experts are here; None: all of them.
 
     Raises:
         ExecutionError: the folder's tensors are not the model's, or not one block fits.
     """
 
-    def __init__(self, served: ServedModel, options: RunnerOptions) -> None:
+    def __init__(self, served: ServedModel, options: RunnerOptions, cache: ExpertCache | None = None) -> None:
         if options.num_ranks > 1:
             raise ExecutionError(
                 f"{options.num_ranks} ranks in one process", allowed="tp=1, pp=1", next="use a ParallelRunner"
             )
-        options = completed(served, options)
+        options = completed(served, options, None if cache is None else cache.num_slots)
         if options.num_threads:
             torch.set_num_threads(options.num_threads)
         self.block_tokens, self.num_host_blocks = options.block_tokens, options.num_host_blocks
@@ -61,7 +62,9 @@ class TorchRunner:
         self._lock, self._adapters = threading.Lock(), LoadedAdapters()
         self._logits = LogitsBuffer(self.vocabulary_size)
         with torch.inference_mode():
-            self._stage: PagedStage | None = PagedStage(served, StagePlace.whole(served.model), options)
+            self._stage: PagedStage | None = PagedStage(
+                served, StagePlace.whole(served.model), options, cache
+            )
 
     @property
     def stage(self) -> PagedStage:
@@ -105,6 +108,11 @@ class TorchRunner:
         """The most bytes of weights that were here at once so far, as of the one rank that this is."""
         return (self.stage.peak_weight_bytes,)
 
+    @property
+    def expert_counts(self) -> ExpertCounts | None:
+        """What came of experts that are fetched; None: all are here."""
+        return self.stage.experts.counts if self.stage.experts else None
+
     def load_adapter(self, folder: str | os.PathLike[str]) -> int:
         """Read a folder of PEFT; give the number by which sequences ask for it. May be called while another thread computes.
 
@@ -146,8 +154,9 @@ class LogitsBuffer:
         return found
 
 
-def completed(served: ServedModel, options: RunnerOptions) -> RunnerOptions:
-    """The options with what was left open: format, blocks, the longest sequence.
+def completed(served: ServedModel, options: RunnerOptions, num_experts: int | None = None) -> RunnerOptions:
+    """The options with what was left open: format, blocks, the longest sequence. `num_experts`: that are here at once, of
+    all layers together; None: all.
 
     Raises:
         ExecutionError: not one block fits, or sequences are to be longer than the model's positions.
@@ -164,7 +173,7 @@ def completed(served: ServedModel, options: RunnerOptions) -> RunnerOptions:
     if options.num_blocks:
         return options
     wanted = MOST_SEQUENCES * -(-options.max_model_tokens // options.block_tokens)
-    num_blocks = min(wanted, _free_bytes(served, options) // block_bytes(model, options))
+    num_blocks = min(wanted, _free_bytes(served, options, num_experts) // block_bytes(model, options))
     if num_blocks < 1:
         raise ExecutionError(
             f"no block of keys and values of {model.name} fits beside its weights",
@@ -173,9 +182,9 @@ def completed(served: ServedModel, options: RunnerOptions) -> RunnerOptions:
     return replace(options, num_blocks=num_blocks)
 
 
-def _free_bytes(served: ServedModel, options: RunnerOptions) -> int:
+def _free_bytes(served: ServedModel, options: RunnerOptions, num_experts: int | None) -> int:
     """What blocks of one rank may take: of a device what the weights leave, of the host a share for all ranks on it."""
-    numbers = num_held(served, options.fetched)
+    numbers = num_held(served, options.fetched, num_experts)
     weight_bytes = numbers * options.torch_dtype.itemsize // options.num_ranks
     device = torch.device(options.device)
     if device.type == "cuda":

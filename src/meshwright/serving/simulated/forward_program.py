@@ -30,6 +30,7 @@ from meshwright.serving.simulated.fetched.stage_fetches import StageFetches, sta
 from meshwright.serving.simulated.forward_operators import ATTENTION, serving_operators
 from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.simulated.step_overhead import StepOverhead
+from meshwright.serving.weight.expert_place import ExpertPlace
 from meshwright.serving.weight.weight_place import RESIDENT, weight_place
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.summing import RING
@@ -298,6 +299,12 @@ class ForwardProgram:
         """Of every stage, where weights are fetched; none where all stay."""
         if self.weights == RESIDENT:
             return ()
+        if isinstance(weight_place(self.weights), ExpertPlace):
+            raise PlanError(
+                f"weights={self.weights}: which experts a step fetches is known when it is routed, and a plan has no routing",
+                allowed="weights whose blocks are fetched, whichever step it is",
+                next="measure it: meshwright serve FOLDER --weights ..., or its hits on a routing (meshwright reproduce)",
+            )
         if self.layout.attention_dp > 1:
             raise PlanError(
                 f"weights={self.weights} with attention_dp={self.layout.attention_dp}",

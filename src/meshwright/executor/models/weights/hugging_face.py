@@ -92,6 +92,16 @@ class HuggingFaceSource:
             raise ExecutionError(f"{name} is {tuple(found.shape)} in the folder", allowed=f"{tuple(shape)}")
         return found
 
+    def expert_value(self, name: str, number: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Of our parameter `name`, which stacks all experts of a layer and has this shape, one expert's matrix, in memory of
+        its own. Where every expert's tensors are apart in the files no others are read."""
+        place = self.map.place(name)
+        num_parts = len(place.parts) // place.num_stacked if place.num_stacked else 0
+        if not num_parts:
+            return self.value(name, shape, dtype)[number].clone()
+        own = place.parts[number * num_parts : (number + 1) * num_parts]
+        return torch.cat([self._part(part, dtype) for part in own]).view(shape[1:])
+
     def _part(self, name: str, dtype: torch.dtype) -> Tensor:
         stored, wanted = self._stored[name], self.map.shapes[name]
         found = self.weights.tensor(stored)

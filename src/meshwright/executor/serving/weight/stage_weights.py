@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.layout.tensor_shard import TensorShard
+from meshwright.executor.models.weights.parameter_map import STACKED_MODULES
 from meshwright.executor.serving.matrix import Matrix, Norm
 from meshwright.executor.serving.served_model import ServedModel
 from meshwright.serving.weight.weight_place import HEAD, FetchedBlocks, block_of, stage_blocks
@@ -58,18 +59,32 @@ class StageWeights:
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
 
-def num_held(served: ServedModel, fetched: FetchedBlocks) -> int:
-    """Numbers of a model's weights that are there at once: what stays, and of what is fetched a window of the largest."""
+def num_held(served: ServedModel, fetched: FetchedBlocks, num_experts: int | None = None) -> int:
+    """Numbers of a model's weights that are there at once: what stays, of what is fetched a window of the largest, and so
+    many of the largest experts (None: all)."""
     sizes: dict[str, int] = {}
+    experts: dict[str, list[int]] = {}
     for name, shape in served.names.our_shapes().items():
-        sizes[block_of(name)] = sizes.get(block_of(name), 0) + math.prod(shape)
+        if num_experts is not None and is_of_experts(name):
+            experts.setdefault(block_of(name), []).append(math.prod(shape[1:]))
+        else:
+            sizes[block_of(name)] = sizes.get(block_of(name), 0) + math.prod(shape)
+    places = (num_experts or 0) * max(map(sum, experts.values()), default=0)
     comes = sorted(size for block, size in sizes.items() if block in fetched.blocks)
     stays = sum(sizes.values()) - sum(comes)
-    return stays + sum(comes[len(comes) - fetched.window :] if fetched.window < len(comes) else comes)
+    return (
+        places + stays + sum(comes[len(comes) - fetched.window :] if fetched.window < len(comes) else comes)
+    )
+
+
+def is_of_experts(name: str) -> bool:
+    """Does a parameter stack the matrices of all experts of a layer?"""
+    return name.removesuffix(".weight").endswith(STACKED_MODULES)
 
 
 class StageReader:
-    """A stage's blocks in the order of their use, and a tensor-parallel rank's part of each from the model's files."""
+    """A stage's blocks in the order of their use, and a tensor-parallel rank's part of each from the model's files.
+    `leaves_experts`: what others read."""
 
     def __init__(
         self,
@@ -80,13 +95,15 @@ class StageReader:
         device: torch.device,
         has_embedding: bool = True,
         has_head: bool = True,
+        leaves_experts: bool = False,
     ) -> None:
         self._served, self._shard, self._dtype, self._device = served, shard, dtype, device
         self._shapes = served.names.our_shapes()
         self.blocks = stage_blocks(layers, has_embedding, has_head)
         self._names: dict[str, list[str]] = {block: [] for block in self.blocks}
         for name in self._shapes:
-            self._names.get(block_of(name), []).append(name)
+            if not (leaves_experts and is_of_experts(name)):
+                self._names.get(block_of(name), []).append(name)
         if has_head and served.model.has_tied_embeddings:
             self._names[HEAD].append(TABLE)
 

@@ -1,0 +1,1 @@
+"""The system expert_flow: its card, its mechanism."""
