@@ -16,12 +16,12 @@ from meshwright.specs.error import SpecError
 from meshwright.systems.moe.expert_flow.card import markov_routing
 from meshwright.systems.moe.expert_flow.mechanism import (
     CachedExperts,
+    ExpertOrder,
     Foretold,
     Learned,
     LeastFrequent,
     LeastRecent,
     Offloaded,
-    Order,
     Request,
     SlotCache,
     by_path,
@@ -39,7 +39,7 @@ def asked(*requests: tuple[int, tuple[int, ...]]) -> list[Request]:
     return [(layer, np.array([experts])) for layer, experts in requests]
 
 
-def hits(requests: list[Request], num_slots: int, order: Order, most_ahead: int = 0) -> int:
+def hits(requests: list[Request], num_slots: int, order: ExpertOrder, most_ahead: int = 0) -> int:
     return run(SlotCache(num_slots, order, most_ahead), requests).hits
 
 

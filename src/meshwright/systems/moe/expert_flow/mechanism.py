@@ -25,7 +25,7 @@ Time = tuple[float, ...]  # of two, the later one is greater
 NEVER: Time = (math.inf,)
 
 
-class Order(Protocol):
+class ExpertOrder(Protocol):
     """What is expected of experts. ``wanted`` of two: the greater one is wanted later."""
 
     def begin(self, layer: int, experts_TK: Routing) -> None:
@@ -181,7 +181,7 @@ class SlotCache:
     """An `ExpertCache`. Who is wanted last goes. Behind every request as many as `most_ahead` may come that are expected,
     the first one first, each in the place of somebody who is wanted later than it."""
 
-    def __init__(self, num_slots: int, order: Order, most_ahead: int = 0) -> None:
+    def __init__(self, num_slots: int, order: ExpertOrder, most_ahead: int = 0) -> None:
         self.num_slots, self.order, self.most_ahead = num_slots, order, most_ahead
         self.hits = self.misses = self.came_ahead = 0
         self.held = set[Expert]()

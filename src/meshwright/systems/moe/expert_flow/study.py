@@ -41,7 +41,7 @@ PLACE = CachedExperts(slots=12, ahead=2)
 BATCH, NUM_SINGLE = 4, 32
 
 
-class Recorded(SlotCache):
+class RecordedRouting(SlotCache):
     """A cache that keeps what was routed."""
 
     def __init__(self, cache: SlotCache) -> None:
@@ -54,7 +54,7 @@ class Recorded(SlotCache):
         super().begin(layer, experts_TK)
 
 
-class Served(NamedTuple):
+class ServedTokens(NamedTuple):
     """Greedy tokens [steps, sequences], what the engine counted (None: all experts are here), and what was routed."""
 
     tokens: NDArray[np.int64]
@@ -79,9 +79,9 @@ def drawn_tokens(num: int, length: int, seed: int = 0) -> NDArray[np.int64]:
     return np.random.default_rng(seed).integers(0, MODEL.vocabulary_size, (num, length))
 
 
-def served(cache: SlotCache | None) -> Served:
+def served(cache: SlotCache | None) -> ServedTokens:
     """Three prompts and twelve decodes."""
-    recorded = None if cache is None else Recorded(cache)
+    recorded = None if cache is None else RecordedRouting(cache)
     runner = TorchRunner(SERVED, OPTIONS, recorded)
     tokens_BT, past, found = drawn_tokens(PROMPTS, LENGTH), 0, []
     for _ in range(1 + DECODES):
@@ -91,7 +91,7 @@ def served(cache: SlotCache | None) -> Served:
         found.append(tokens_BT[:, 0])
     counts = runner.expert_counts
     runner.close()
-    return Served(np.array(found), counts, [] if recorded is None else recorded.requests)
+    return ServedTokens(np.array(found), counts, [] if recorded is None else recorded.requests)
 
 
 def equal_tokens(order: str) -> float:
@@ -132,7 +132,7 @@ def batched(
 
 def routed(tokens_N: NDArray[np.int64], num_slots: int = LAYERS * EXPERTS) -> Routing:
     """Paths [N, L, K] of prompts of one token."""
-    cache = Recorded(CachedExperts(slots=num_slots, ahead=0).expert_cache())
+    cache = RecordedRouting(CachedExperts(slots=num_slots, ahead=0).expert_cache())
     runner = TorchRunner(SERVED, OPTIONS, cache)
     runner.forward(step_of(tokens_N[:, None], 0))
     runner.close()
