@@ -37,6 +37,12 @@ FURTHER = {
         "pipeline",  # the nano-batches' kernels in time
         "search",  # for both; the mechanism is the step that is made of them
     },
+    "fs_moe": {
+        "chunk_program",  # the list schedule as rows
+        "grid",  # the paper's 1,458 layers by its constants
+        "planner",  # the parts of a user's own model
+        "published",  # four layers whose parts are published
+    },
     "byte_scale": {"published_job"},  # steps of its paper's job, by what the paper says of it
     "zeppelin": {
         "remap",

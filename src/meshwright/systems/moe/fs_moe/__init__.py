@@ -1,0 +1,1 @@
+"""The system FSMoE: its card, its mechanism, its published grid."""
