@@ -21,6 +21,7 @@ from meshwright.specs.config.source import load_model
 from meshwright.specs.data_text import toml_of
 from meshwright.specs.error import SpecError, UnknownNameError
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.routing.routing_file import is_routing_file, read_routing
 from meshwright.specs.sequence.length_file import is_length_file
 from meshwright.specs.slot import TRUST
 
@@ -30,10 +31,13 @@ DATA_SUFFIXES = (".toml", ".npz", ".csv", ".txt", ".program")
 
 def load(path: PathLike) -> Any:
     """Read a file by what is in it: a plan (.toml), trace (.npz; torch.profiler's .json), program text, torch's schedule
-    CSV (as orders), profile or model (.json), lengths of sequences (.txt, .json, .gz). Raises SpecError for anything else."""
+    CSV (as orders), profile or model (.json), lengths of sequences (.txt, .json, .gz), routing of tokens to
+    experts (.npz, .jsonl, .npy). Raises SpecError for anything else."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise SpecError(f"there is no file {file}", allowed="a plan, program, trace, profile or CSV file")
+    if is_routing_file(file):
+        return read_routing(file)
     if file.suffix == ".npz":
         return Trace.load(file)
     if file.suffix == ".toml":

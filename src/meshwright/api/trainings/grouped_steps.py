@@ -103,12 +103,15 @@ class GroupedSteps:
         return self.place.plan.changed(workload=work)
 
 
-def check_grouped(name: str, length: Length, source: Source, launch: Launch | None, profiler: object) -> None:
+def check_grouped(
+    name: str, length: Length, source: Source, launch: Launch | None, profiler: object, routing: object = None
+) -> None:
     """Raise SpecError for what groups that change by step do not go with, PlanError for a name that nobody knows."""
     catalog.filler(SLOT, name)
     beside = {
         "a job that was started on several processes": launch is not None,
         "--profiler": profiler is not None,
+        "--record-routing": routing is not None,
         "--tokens": length.tokens is not None,
         "--evaluate-every": source.evaluate_every > 0,
         "--no-document-mask": not source.document_mask,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from meshwright.api.subjects.keywords import check_keywords
 from meshwright.api.subjects.loading import is_data_file, load
+from meshwright.api.subjects.routing import keep_routing, recording
 from meshwright.api.subjects.subject import Subject, subject
 from meshwright.api.trainings.grouped_steps import GroupedSteps, check_grouped
 from meshwright.api.trainings.job import in_their_folder, prepare, with_recipe
@@ -27,7 +28,7 @@ from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.utilisation import StepFlops, Utilisation
 from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.specs.training.recipe import LEARNING_RATE, Length, Recipe
-from meshwright.specs.training.sinks import Sinks
+from meshwright.specs.training.sinks import ROUTING_STEPS, Sinks
 from meshwright.specs.training.source import PathLike, Source
 from meshwright.stage.mesh import device_order
 
@@ -106,6 +107,8 @@ def run_training(
     wandb: str | None = None,
     mlflow: str | None = None,
     profiler: PathLike | None = None,
+    record_routing: PathLike | None = None,
+    routing_steps: int = ROUTING_STEPS,
     cluster: str | ClusterSpec | None = None,
     profile: Profile | None = None,
     progress: Callable[[StepMetrics], None] | None = None,
@@ -129,6 +132,7 @@ def run_training(
         checkpoints: where the training is kept, and whether it goes on from there under this plan.
         metrics, tensorboard, wandb, mlflow: who is told every step, as of `Sinks`.
         profiler: a folder of torch.profiler's traces, as of `Sinks`; `compare_profile` sets them beside the prediction.
+        record_routing, routing_steps: a file of which experts tokens went to, and of how many steps, as of `Sinks`.
         cluster, profile: what the prediction rests on, as in `subject`; a plan for GPUs on processes is predicted for these.
         progress: called after every step.
         pool: processes to run on; None: as many as the plan has devices, ended afterwards.
@@ -147,7 +151,7 @@ def run_training(
     checkpoints = in_their_folder(checkpoints)
     wanted, said = source or Source(data), said or _nothing
     if sequence_groups:
-        check_grouped(sequence_groups, length, wanted, launch, profiler)
+        check_grouped(sequence_groups, length, wanted, launch, profiler, record_routing)
     chosen = (
         _as_read(_with_recipe(what, recipe), wanted) if not sequence_groups else _with_recipe(what, recipe)
     )
@@ -158,6 +162,7 @@ def run_training(
     job = ready.job(measures_memory, is_launched=launch is not None)
     if profiler is not None:
         job = replace(job, profile_folder=_folder(profiler))
+    job = recording(job, record_routing, routing_steps)
     if launch is None:
         prepare(job, said)
         said(f"starting {job.num_ranks} processes" + " on GPUs" * (place.device == "cuda"))
@@ -167,6 +172,7 @@ def run_training(
             job, place.plan, pool, launch, slowing, timeout_s=max(LEAST_TIMEOUT_S, TIMEOUT_STEPS * ready.step_s),
             progress=ready.meter(job).follow(tell), duration_s=seconds, controller=ready.grouped,
         )  # fmt: skip
+    keep_routing(result, record_routing, said)
     return _trained(ready, result, seen)
 
 

@@ -15,6 +15,7 @@ from meshwright import api, catalog
 from meshwright.api import Subject
 from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result, table_of
+from meshwright.cli.look.routing_view import ROUTING_FORMS, routing_result
 from meshwright.cli.view.length_view import length_result
 from meshwright.cli.view.profile_trace_view import profile_view
 from meshwright.cli.view.trace_view import TRACE_FORMS, trace_result
@@ -29,6 +30,7 @@ from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.text import cluster_text
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.record import plain
+from meshwright.specs.routing.routing_trace import RoutingTrace
 from meshwright.specs.sequence.length_distribution import LengthDistribution
 from meshwright.specs.units import (
     format_bandwidth,
@@ -43,7 +45,7 @@ PROGRAM_FORMS = (".program", ".csv")  # of -o
 Facts = dict[str, Any]
 
 
-@writes(".toml", *PROGRAM_FORMS, *TRACE_FORMS)
+@writes(".toml", *PROGRAM_FORMS, *ROUTING_FORMS, *TRACE_FORMS)
 def show(
     out: Output,
     what: Annotated[str, typer.Argument(metavar="ANYTHING", help="A name, or a file of any kind.")],
@@ -56,7 +58,11 @@ def show(
         ),
     ] = None,
 ) -> Result:
-    """Show anything: a model, plan, program, trace, profile, schedule, device, cluster or pass, or how long sequences are."""
+    """Show anything: a model, plan, program, trace, profile, schedule, device, cluster or pass; how long sequences are, or
+    to which experts tokens went.
+
+    -o of a routing trace writes .npz, .jsonl (Megatron-LM's), .npy (ExFlow's), .svg (a heat map).
+    """
     found = api.find(what)
 
     showers: Mapping[type, Callable[[Any], Result]] = {
@@ -68,6 +74,7 @@ def show(
         Schedule: _schedule,
         DeviceSpec: _device,
         ClusterSpec: _cluster,
+        RoutingTrace: routing_result,
         LengthDistribution: lambda lengths: length_result(lengths, seq),
         list: lambda lists: _program(api.subject(lists).program),
     }

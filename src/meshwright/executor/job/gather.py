@@ -18,9 +18,11 @@ from meshwright.executor.layout.piece import assembled
 from meshwright.executor.meter.memory_file import read_curves
 from meshwright.executor.meter.rank_times import joined_times
 from meshwright.executor.rank.handler import ValueName
+from meshwright.executor.routing.routing_record import joined
 from meshwright.ir.program import Program
 from meshwright.ir.timing.matching import match
 from meshwright.ir.trace import MemoryCurve, Trace
+from meshwright.specs.routing.routing_trace import RoutingTrace
 from meshwright.specs.sequence.sequence_group import GroupedBatch
 
 Times = NDArray[np.float64]
@@ -64,7 +66,8 @@ class JobResult:
     rank what was kept. ``sent_bytes``: for every rank what it sent in all iterations, by the instruction's name (`inner`:
     inside computes), collectives as on a ring. ``flops``: what it computed in all iterations, by what for (`FlopMeter`), if
     they were counted. ``allocated_bytes``: the most that every rank's tensors had on a GPU, by CUDA's allocator; 0 on CPU.
-    ``trace`` is None where the job was killed (``was_killed``); it has the measured memory."""
+    ``routing``: which experts the tokens of the last steps went to, where that was recorded. ``trace`` is None where the job
+    was killed (``was_killed``); it has the measured memory."""
 
     trace: Trace | None
     iterations: tuple[Iteration, ...] = ()
@@ -74,6 +77,7 @@ class JobResult:
     sent_bytes: tuple[dict[str, float], ...] = ()
     flops: tuple[dict[str, float], ...] = ()
     allocated_bytes: tuple[int, ...] = ()
+    routing: RoutingTrace | None = None
     interrupted: bool = False
     was_killed: bool = False
 
@@ -152,8 +156,17 @@ def gather(job: Job, folder: Path, iterations: Sequence[Iteration], interrupted:
         sent_bytes=tuple(one["sent_bytes"] for one in tensors),
         flops=tuple(one["flops"] for one in tensors),
         allocated_bytes=tuple(one["allocated_bytes"] for one in tensors),
+        routing=_routing(job, [one["routing"] for one in tensors]),
         interrupted=interrupted,
     )
+
+
+def _routing(job: Job, rows: Sequence[Sequence[Any]]) -> RoutingTrace | None:
+    """What all ranks recorded of their routers' choices; None where nothing was asked for."""
+    if not job.routing_steps or job.training is None:
+        return None
+    source = f"training of {job.training.model.name} on {job.training.source.name}"
+    return joined(job.program, job.training.model, rows, source)
 
 
 def _trace(job: Job, folder: Path) -> Trace:

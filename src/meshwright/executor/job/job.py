@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -15,6 +16,7 @@ from torch import Tensor
 from meshwright.executor.checkpoint.config import CheckpointConfig
 from meshwright.executor.rank.handler import Handlers, ValueName
 from meshwright.executor.rank.rank_list import ShapeOf
+from meshwright.executor.routing.routing_record import check_recordable
 from meshwright.executor.training.resuming import check_resumable, check_same_data
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.ir.program import Program
@@ -39,6 +41,7 @@ class Job:
     ``options`` (for handlers).
     ``checkpoints``: what a training job keeps, and where it resumes. ``counts_flops``: ranks count what they compute, which
     makes them slower. ``profile_folder``: where they write traces of torch.profiler, of some more iterations; empty: nowhere.
+    ``routing_steps``: of how many steps, the last ones, they record which experts tokens went to.
     """
 
     program: Program
@@ -54,6 +57,7 @@ class Job:
     measures_memory: bool = False
     counts_flops: bool = False
     profile_folder: str = ""
+    routing_steps: int = 0
     checkpoints: CheckpointConfig | None = None
 
     def __post_init__(self) -> None:
@@ -71,10 +75,24 @@ class Job:
             raise ExecutionError("the program has collapsed axes", next="expand them (Job.of does)")
         if self.training is not None:
             self._check_training(self.training)
+        if self.routing_steps:
+            self._check_routing()
         if self.checkpoints is not None:
             if self.training is None:
                 raise ExecutionError("checkpoints of a job without training", allowed="a training job")
             check_resumable(self.checkpoints, self.training)
+
+    def _check_routing(self) -> None:
+        """Is there routing, of one program, and does it fit into a trace?"""
+        training = self.training
+        if training is None or training.groups is not None:
+            raise ExecutionError(
+                "routing of a job without training, or of groups that change by step",
+                allowed="a training by its plan",
+            )
+        replicas = math.prod(axis.size for axis in self.program.axes if axis.name in training.replica_axes)
+        num_tokens = sum(each.tokens for each in self.program.tables.microbatches) * replicas
+        check_recordable(training.model, num_tokens, self.routing_steps)
 
     def _check_training(self, training: TrainingConfig) -> None:
         """Do stages and microbatches of program and training agree?"""

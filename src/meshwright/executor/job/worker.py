@@ -223,6 +223,8 @@ def _context(job: Job, rank: int, groups: ProcessGroups, device: torch.device, l
                 RankTeam.along(job.program, job.training.layout.tensor_axes, rank).ranks, INSIDE
             )
         context.training = TrainingState(job.training, job.program, rank, job.torch_dtype, device, inside)
+        if job.routing_steps:
+            context.training.record_routing(job.routing_steps)
     return context
 
 
@@ -335,6 +337,7 @@ def _write(
         "values": {name.text: v.detach().cpu().clone() for name, v in kept.items() if isinstance(v, Tensor)},
         "gradients": [],
         "parameters": [],
+        "routing": [],
         "sent_bytes": dict(context.links.sent_bytes),
         "flops": dict(meter.flops),
         "allocated_bytes": torch.cuda.max_memory_allocated() if context.device.type == "cuda" else 0,
@@ -343,6 +346,8 @@ def _write(
         tensors["gradients"] = [[piece.to_row() for piece in found] for found in context.training.recorded]
         if context.training.training.records_parameters:
             tensors["parameters"] = [piece.to_row() for piece in context.training.parameters()]
+        if context.training.routing is not None:
+            tensors["routing"] = [list(choice) for choice in context.training.routing.choices()]
     try:
         torch.save(tensors, folder / f"tensors-{rank}.pt")
     except (OSError, RuntimeError) as error:  # torch's writer has no error of its own for a full disk

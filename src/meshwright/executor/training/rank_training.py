@@ -30,6 +30,7 @@ from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.executor.ops.token_places import own_tokens
 from meshwright.executor.rank.handler import Row, ValueName
+from meshwright.executor.routing.routing_record import RoutingRecord
 from meshwright.executor.state.canonical_sum import Contribution
 from meshwright.executor.state.contribution import last_contributions, most_contributions
 from meshwright.executor.state.division import Division
@@ -103,8 +104,14 @@ class TrainingState:
         self.visited = visited_shares(program)
         self.loss: Tensor | None
         self._known: dict[tuple[int, int], MicrobatchData] = {}
+        self.routing: RoutingRecord | None = None
         self.begin_iteration(0)
         self.recorded: list[list[Piece]] = []
+
+    def record_routing(self, num_steps: int) -> None:
+        """Keep which experts the tokens of the last so many steps went to."""
+        self.routing = RoutingRecord(num_steps, self._tensor_team.number)
+        self.routing.watch(self.stages.values())
 
     def _data(self) -> RankData | GroupData:
         """This rank's part of every batch of the program."""
@@ -172,7 +179,10 @@ class TrainingState:
             self._known.clear()
         if (microbatch, part) not in self._known:
             self._known[microbatch, part] = self._microbatch_data(microbatch, part, device)
-        return self._known[microbatch, part]
+        found = self._known[microbatch, part]
+        if self.routing is not None:
+            self.routing.at(microbatch, part, found.tokens_BS.numel())
+        return found
 
     def _microbatch_data(self, microbatch: int, part: int, device: torch.device) -> MicrobatchData:
         layout = self.training.layout
@@ -205,6 +215,8 @@ class TrainingState:
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Output of a stage (logits with the head), and what stages beside the path read of it."""
         module, keys = self.stages[stage], self.data.keys(microbatch)
+        if self.routing is not None:
+            self.routing.at(microbatch, 0, x.shape[0] * x.shape[1])
         if isinstance(module, EncoderDecoderStage):
             return module.of_windows(x, keys, self.data.tokens(microbatch, device)[0]), ()
         documents_BS = self.data.documents(microbatch, device)
@@ -374,6 +386,8 @@ class TrainingState:
         """Forget the data and sums of the iteration before."""
         self.data.begin(self.training.first_step + iteration)
         self._known.clear()
+        if self.routing is not None:
+            self.routing.begin(self.data.step)
         self.loss = None
         self.squared_norm: Tensor | None = None
         self.num_undone = 0  # groups whose step was skipped or taken back
@@ -387,6 +401,8 @@ class TrainingState:
                 group.end()
         if self.training.records_gradients:
             self.recorded.append(self.copies)
+        if self.routing is not None:
+            self.routing.end()
         return {
             "loss": 0.0 if self.loss is None else float(self.loss),
             "squared_norm": 0.0 if self.squared_norm is None else float(self.squared_norm),

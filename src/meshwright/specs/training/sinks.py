@@ -8,6 +8,9 @@ from meshwright.specs.option import option
 from meshwright.specs.training.source import PathLike
 
 LOOKING = "What is seen"
+ROUTING_STEPS = (
+    8  # the last ones: routers have learned most, and a few thousand tokens show how layers follow each other
+)
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class Sinks:
         mlflow: a tracking server, or a folder, which then holds a database of its own.
         profiler: a folder of torch.profiler's traces, one a rank, of three steps behind the last, which are no part of the
             training.
+        record_routing: a file of which experts the tokens of the last `routing_steps` steps went to (`specs.routing`).
     """
 
     metrics: PathLike | None = option(None, "A file of JSON lines, one a step.", panel=LOOKING)
@@ -36,4 +40,13 @@ class Sinks:
         "A folder of torch.profiler's traces, of three steps behind the last.",
         panel=LOOKING,
         metavar="FOLDER",
+    )
+    record_routing: PathLike | None = option(
+        None,
+        "A file of the experts that tokens go to: .npz, .jsonl (Megatron-LM's), .npy (ExFlow's).",
+        panel=LOOKING,
+        metavar="FILE",
+    )
+    routing_steps: int = option(
+        ROUTING_STEPS, "With --record-routing: of how many steps, the last ones.", panel=LOOKING, least=1
     )

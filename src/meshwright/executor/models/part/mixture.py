@@ -6,6 +6,8 @@ O outputs, I inputs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -68,6 +70,7 @@ class MixtureOfExperts(nn.Module):
         self.expert_down = ExpertMatrices(num_here, hidden, inner)
         self.shared = SharedExpert(hidden, shared) if shared else None
         self.shared_gate = SplitLinear(hidden, 1, bias=False) if model.has_shared_gate else None
+        self.routed_to: Callable[[Tensor], None] | None = None  # is told every choice of experts_TK
 
     @property
     def shard(self) -> ExpertShard:
@@ -98,6 +101,8 @@ class MixtureOfExperts(nn.Module):
         gates_TK, experts_TK = route(
             hidden_TE, self.router.weight, experts.num_experts_per_token, self.routing, self.correction
         )
+        if self.routed_to is not None:
+            self.routed_to(experts_TK)
         tokens_NE, order_N, counts_X = dispatch(hidden_TE, experts_TK, experts.num_experts)
         return tokens_NE, gates_TK, order_N, counts_X
 
