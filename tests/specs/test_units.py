@@ -155,3 +155,16 @@ def test_exponents_are_not_worked_out(parse):
 def test_a_sequence_of_8k_has_8192_tokens():
     assert units.parse_sequence("8k") == units.parse_sequence("8192") == 8192
     assert units.parse_sequence("128K") == 131072 and units.parse_sequence(77) == 77
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        ("15.6 s", "19.5 s", "15.6 - 19.5 s"),
+        ("69.2 s", "2 min 30 s", "69.2 s - 2 min 30 s"),
+        ("2 min 17 s", "5 min 8 s", "2 min 17 s - 5 min 8 s"),
+        ("900 ms", "1.1 s", "900 ms - 1.1 s"),
+    ],
+)
+def test_a_range_says_a_unit_once_where_both_ends_have_that_one_alone(low, high, text):
+    assert units.interval_text(low, high) == text

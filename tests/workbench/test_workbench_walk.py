@@ -135,6 +135,24 @@ def test_a_slider_moves_the_view_and_a_refusal_is_told_without_an_error_of_the_b
 
 
 @pytest.mark.slow
+def test_degrees_become_smaller_with_the_cluster_and_ways_to_share_a_sequence_are_chosen(
+    walked: Opening,
+) -> None:
+    page = walked(SMALL + "&cp=2")
+    page.get_by_label("Attention").select_option("all_gather")
+    until(page, "location.hash.includes('context=all_gather')")
+    settled(page)
+    assert page.get_by_role("alert").count() == 0
+    page.get_by_label("Cluster", exact=True).fill("2xH100")
+    page.keyboard.press("Tab")
+    until(page, "location.hash.includes('cluster=2xH100')")
+    settled(page)
+    assert page.get_by_role("alert").count() == 0
+    assert page.locator(".product").inner_text() == "1 × 2 × 1 × 1 = 2 of 2 devices ✓"
+    assert page.get_by_label("Attention").count() == 0
+
+
+@pytest.mark.slow
 def test_a_plan_that_was_found_is_shown_as_its_row_says_it(walked: Opening) -> None:
     page = walked()
     page.get_by_role("button", name="Plan: search for the best").click()

@@ -6,7 +6,7 @@ export type Column =
   | { dtype: string; base64: string; count: number }
   | { dtype: string; value: number; count: number };
 
-export interface Fact { name: string; value: string; note?: string }
+export interface Fact { name: string; value: string; note?: string; is_warning?: boolean }
 export interface Kind { name: string; color_light: string; color_dark: string; pattern: string }
 export interface Memory { device: number; time_s: Column; bytes: Column }
 export interface TraceColumns {

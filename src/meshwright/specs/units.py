@@ -225,6 +225,6 @@ def _refuse(text: str, allowed: str) -> NoReturn:
 
 
 def interval_text(low: str, high: str) -> str:
-    """Two quantities as one range; a unit that both have is written once."""
-    number, _, unit = low.rpartition(" ")
-    return f"{number} - {high}" if high.endswith(f" {unit}") else f"{low} - {high}"
+    """Two quantities as one range; a unit that both have is written once, of two parts (2 min 30 s) each keeps its own."""
+    (number, _, unit), (other, _, its) = low.partition(" "), high.partition(" ")
+    return f"{number} - {other} {unit}" if unit == its else f"{low} - {high}"

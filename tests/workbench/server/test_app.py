@@ -23,7 +23,7 @@ from meshwright.specs.plan.plan import Plan
 from meshwright.workbench.document.document import Document
 from meshwright.workbench.server.app import Workbench, create_app
 from meshwright.workbench.server.session import Session
-from meshwright.workbench.server.state import asked_of, words_of
+from meshwright.workbench.server.state import asked_of
 
 __all__ = ["client"]
 EVIL = "<script>alert(1)</script>"
@@ -123,16 +123,14 @@ def test_a_search_ends_with_plans_that_can_be_opened(client: TestClient) -> None
     assert opened["facts"][0]["value"] == plans["rows"][0]["step"]
 
 
-@pytest.mark.parametrize("word", [{"precision": "fp32"}, {"offload": "optimizer"}])
-def test_what_was_found_does_not_hide_a_word_that_changes(client: TestClient, word: dict[str, str]) -> None:
-    session = Session()
-    plan = asked_of(STATE, session).plan().changed(overlap=())
-    words = dict(parse_qsl(words_of(plan, STATE, session)))
-    assert asked_of(words, session).plan() == plan
-    changed = asked_of({**words, **word}, session).plan()
-    assert changed.overlap == () and changed != plan
-    assert changed.dtype == ("float32" if "precision" in word else plan.dtype)
-    assert len(changed.passes) == ("offload" in word)
+def test_a_cluster_of_devices_that_nobody_measured_is_searched_as_it_is_seen(client: TestClient) -> None:
+    own = '{ name = "Zeta", memory = "48GB", memory_bandwidth = "1TB/s", flops_per_s = { bfloat16 = "200T" }, count = 8 }'
+    text = OURS.replace('[[devices]]\npreset = "H100"\ncount = 8\n', f"devices = [{own}]\n")
+    state = {**STATE, "cluster": asked(client, "/api/cluster", {"text": text})["name"]}
+    plans = section(searched(client, state), "plans")
+    opened = asked(client, "/api/view", {"state": dict(parse_qsl(plans["ids"][0])), "parts": []})
+    assert opened["facts"][0]["value"] == plans["rows"][0]["step"]
+    assert any("data sheet of Zeta" in note for note in opened["notes"])
 
 
 def test_what_is_there_before_the_first_view_is_not_collected_again_with_every_move() -> None:

@@ -5,7 +5,7 @@ export function Facts({ facts }: { facts: Fact[] }) {
   return (
     <dl class="figures">
       {facts.map((fact) => (
-        <div key={fact.name}><dt>{fact.name}</dt><dd>{fact.value}</dd>{fact.note && <dd class="small">{fact.note}</dd>}</div>
+        <div key={fact.name} class={fact.is_warning ? "warning" : ""}><dt>{fact.name}</dt><dd>{fact.value}</dd>{fact.note && <dd class="small">{fact.note}</dd>}</div>
       ))}
     </dl>
   );

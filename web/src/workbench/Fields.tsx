@@ -16,7 +16,7 @@ export function Chooser({ word, title, choices, props }: { word: string; title: 
   return (
     <p class="field">
       <label for={`w-${word}`}>{title}</label>
-      <select id={`w-${word}`} value={value} onChange={(event) => set(event.currentTarget.value)}>
+      <select id={`w-${word}`} title={named.find((each) => each.name === value)?.title ?? value} value={value} onChange={(event) => set(event.currentTarget.value)}>
         {!isKnown && <option value={value}>{value || "as is usual"}</option>}
         {named.map((each) => <option key={each.name} value={each.name}>{each.title || each.name || "none"}</option>)}
       </select>
@@ -52,7 +52,7 @@ export function ClusterField({ props }: { props: FieldProps }) {
   return (
     <p class="field">
       <label for="w-cluster">Cluster</label>
-      <input id="w-cluster" list="clusters" value={words.cluster ?? ""} onChange={(event) => event.currentTarget.value.trim() && set(event.currentTarget.value.trim())} />
+      <input id="w-cluster" list="clusters" title={words.cluster} value={words.cluster ?? ""} onChange={(event) => event.currentTarget.value.trim() && set(event.currentTarget.value.trim())} />
       <datalist id="clusters">{catalog.clusters.map((each) => <option key={each.name} value={each.name}>{each.title ?? ""}</option>)}</datalist>
     </p>
   );

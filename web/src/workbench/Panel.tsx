@@ -2,7 +2,7 @@
 import { ClusterField, Chooser, NumberField, type FieldProps } from "./Fields";
 import { ServeControls } from "./ServeControls";
 import { TrainControls } from "./TrainControls";
-import { SERVE, TRAIN, workloadOf, type Workload } from "./workload";
+import { changed, SERVE, TRAIN, workloadOf, type Workload } from "./workload";
 
 export interface PanelProps extends FieldProps {
   onWorkload: (workload: Workload) => void; onPaste: (what: "model" | "cluster" | "script") => void;
@@ -30,7 +30,7 @@ export function Panel(props: PanelProps) {
       {catalog.load_defaults && <Switch workload={workloadOf(words)} onWorkload={props.onWorkload} />}
       <fieldset>
         <legend>Job</legend>
-        <Chooser word="model" title="Model" choices={catalog.models} props={props} />
+        <Chooser word="model" title="Model" choices={catalog.models} props={{ ...props, move: ({ model }) => props.move(changed(words, { model }, catalog)) }} />
         <ClusterField props={props} />
         {!isServing && <NumberField word="global-batch" title="Sequences a step" least={1} props={props} />}
         {!isServing && <NumberField word="seq" title="Tokens a sequence" least={1} props={props} />}

@@ -1,6 +1,7 @@
 // How a training is cut, and what its step is.
 import { useState } from "preact/hooks";
-import { degree, DEGREES, devicesOf, divisors, moved, refusal, taken, TITLES } from "./degrees";
+import type { Words } from "../address";
+import { degree, DEGREES, devicesOf, divisors, moved, refusal, taken, TITLES, withContext } from "./degrees";
 import { Chooser, NumberField, type FieldProps } from "./Fields";
 import { Slider } from "./Slider";
 
@@ -27,6 +28,22 @@ function Degrees({ props }: { props: FieldProps }) {
   );
 }
 
+/** How the devices that share a sequence attend. */
+function Context({ props }: { props: FieldProps }) {
+  const { catalog, words } = props, cp = degree(words, "cp");
+  if (cp === 1 || !catalog.contexts) return null;
+  const follow = { ...props, move: (next: Words): void => props.move(withContext(next)) };
+  return (
+    <fieldset>
+      <legend>Shared sequences</legend>
+      <Chooser word="context" title="Attention" choices={catalog.contexts} props={follow} />
+      <Chooser word="token_layout" title="Tokens lie" choices={catalog.token_layouts} props={props} />
+      {(words.context ?? "ring") === "ring" && cp > 2 && <Slider id="w-ulysses" title="Neighbours exchanging heads" values={divisors(cp).filter((each) => each < cp)}
+        value={degree(words, "ulysses")} onMove={(value) => props.move({ ...words, ulysses: String(value) })} onRest={props.rest} />}
+    </fieldset>
+  );
+}
+
 export function TrainControls({ props }: { props: FieldProps }) {
   const { catalog, words } = props;
   const batch = Math.max(1, Math.floor(Number(words["global-batch"] ?? 1)) || 1), dp = degree(words, "dp");
@@ -34,6 +51,7 @@ export function TrainControls({ props }: { props: FieldProps }) {
   return (
     <>
       <Degrees props={props} />
+      <Context props={props} />
       <fieldset>
         <legend>Step</legend>
         <Slider id="w-micro" title="Sequences a microbatch" values={micros} value={degree(words, "micro")}

@@ -38,6 +38,32 @@ export function filled(words: Words, known: Named[]): Words {
   return words.dp || !devices || devices % others ? words : { ...words, dp: String(devices / others) };
 }
 
+/** The words with degrees that the devices of the cluster are enough for: of each the largest that there is room for, tensor
+ * parallelism first; as they are where these divide the devices and the model already. */
+export function fittedDegrees(words: Words, known: Named[], model: Named | undefined): Words {
+  const devices = devicesOf(words.cluster, known), isWhole = !model?.tps || model.tps.includes(degree(words, "tp"));
+  if (!devices || (isWhole && devices % taken({ ...words, dp: "1" }) === 0)) return words;
+  const next = { ...words };
+  let left = devices;
+  for (const which of ["tp", "pp", "cp"] as const) {
+    const allowed = divisors(left).filter((each) => each <= degree(words, which) && (which !== "tp" || !model?.tps || model.tps.includes(each)));
+    const value = Math.max(1, ...allowed);
+    next[which] = String(value);
+    left /= value;
+  }
+  next.dp = String(left);
+  const ranks = taken({ ...next, pp: "1" });
+  if (ranks % degree(next, "ep")) next.ep = String(Math.max(...divisors(ranks).filter((each) => degree(next, "ep") % each === 0)));
+  return withContext(next);
+}
+
+/** The words without groups that exchange heads, where so many devices of cp or this way of attending have none. */
+export function withContext(words: Words): Words {
+  const { ulysses, ...rest } = words;
+  const cp = degree(words, "cp"), isInside = (words.context ?? "ring") === "ring";
+  return ulysses === undefined || (isInside && degree(words, "ulysses") < cp && cp % degree(words, "ulysses") === 0) ? words : { ...rest, ulysses: "1" };
+}
+
 /** Why a degree is not allowed beside the others, or null where it is. */
 export function refusal(words: Words, which: Degree, value: number, devices: number, model: Named | undefined, isFilled: boolean): string | null {
   const others = taken({ ...words, [which]: "1", ...(isFilled && which !== "dp" ? { dp: "1" } : {}) });
@@ -57,7 +83,7 @@ export function refusal(words: Words, which: Degree, value: number, devices: num
 
 /** The words after a degree was moved; with `isFilled`, dp takes the devices that are left. */
 export function moved(words: Words, which: Degree, value: number, devices: number, isFilled: boolean): Words {
-  const next = { ...words, [which]: String(value) };
+  const next = withContext({ ...words, [which]: String(value) });
   if (!isFilled || which === "dp" || which === "ep") return next;
   const others = taken({ ...next, dp: "1" });
   return devices % others === 0 ? { ...next, dp: String(devices / others) } : next;

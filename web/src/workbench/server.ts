@@ -16,7 +16,7 @@ export interface Named {
 type Choice = string | { name: string; title?: string };
 export interface Catalog {
   models: Named[]; clusters: Named[]; schedules?: Choice[]; recomputes?: Choice[]; offloads?: Choice[]; zeros?: Choice[];
-  precisions?: Choice[]; defaults?: Words; load_defaults?: Words; // of an empty address, and of one that says workload=serve
+  precisions?: Choice[]; contexts?: Choice[]; token_layouts?: Choice[]; defaults?: Words; load_defaults?: Words; // of an empty address, and of one that says workload=serve
 }
 export interface Job {
   job: string; state: "waiting" | "running" | "done" | "failed" | "cancelled"; share?: number | null; text?: string;

@@ -1,6 +1,6 @@
 // What the model is for, training or serving: which words a state has, and what of them follows the devices.
 import type { Words } from "../address";
-import { filled, merged } from "./degrees";
+import { filled, fittedDegrees, merged } from "./degrees";
 import { fitted } from "./layouts";
 import type { Catalog } from "./server";
 
@@ -29,10 +29,13 @@ export function completed(words: Words, catalog: Catalog): Words {
   return filled({ ...catalog.defaults, ...words }, catalog.clusters);
 }
 
-/** A state after others said some of its words; what they say nothing of takes the devices that are there. */
+/** A state after others said some of its words; what they say nothing of takes the devices that are there, and degrees that
+ * nobody said for them are made smaller where the devices are too few. */
 export function changed(words: Words, others: Words, catalog: Catalog): Words {
   const next = { ...words, ...others };
-  return workloadOf(next) === SERVE ? fitted(next, catalog) : merged(words, others, catalog.clusters);
+  if (workloadOf(next) === SERVE) return fitted(next, catalog);
+  const made = merged(words, others, catalog.clusters);
+  return others.tp || others.pp ? made : fittedDegrees(made, catalog.clusters, catalog.models.find((each) => each.name === made.model));
 }
 
 /** The other workload of the same model and cluster; `last`: its words when it was left, if it ever was. */

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 SCHEDULES = {"1f1b": "1F1B", "interleaved_1f1b": "interleaved 1F1B", "gpipe": "GPipe"}
 SHARDED = {"zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
 
+EVEN_CHANCE = 0.5  # below it a plan is likelier to be out of memory than not
+
 
 def plan_row(number: int | str, each: Predicted, limit_bytes: int | None = None) -> dict[str, Any]:
     """Its number, the decision, what its step and memory are predicted to be. `limit_bytes`: of a device, if less."""
@@ -139,12 +141,17 @@ def plan_figures(best: Predicted, cluster: ClusterSpec, usable_bytes: int) -> li
     if used.mfu and peak:
         of = f"{format_flops_per_s(used.flops_per_s)} of the model, of {format_flops_per_s(peak)} in {plan.dtype}"
         figures.append(Figure("MFU", f"{100 * used.mfu:.1f} %", of))
+    chance = best.fit_probability(usable_bytes)
+    fits = (
+        ""
+        if chance == 1
+        else f": fits with a chance of {format_chance(chance)}"
+        if chance
+        else ": does not fit"
+    )
+    where = f"of {format_bytes(usable_bytes)}, on the fullest device{fits}"
     figures.append(
-        Figure(
-            "peak memory",
-            format_bytes(best.peak_bytes),
-            f"of {format_bytes(usable_bytes)}, on the fullest device",
-        )
+        Figure("peak memory", format_bytes(best.peak_bytes), where, is_warning=chance < EVEN_CHANCE)
     )
     cost = running_cost(cluster, step.value, plan.workload.tokens_per_step)
     if cost.usd_per_billion_tokens is not None:

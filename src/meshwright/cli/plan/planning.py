@@ -140,7 +140,7 @@ def plan(
         found = api.plan(wanted, where, **job)
         ours = own_search(wanted, where, job)
     if out.path is not None and out.path.suffix == ".toml" and str(cluster).endswith(".toml"):
-        _note_cluster(out, found[0].plan.cluster, str(cluster))
+        _note_cluster(out, found[0].plan.cluster, str(cluster), request.extrapolate)
     shown = selection.of(found, of_others=ours is not None)
     where = calibrated_cluster(where, limits.get("profile"))
     limit = limits.get("max_memory_bytes")
@@ -162,13 +162,14 @@ def plan(
     )  # fmt: skip
 
 
-def _note_cluster(out: Output, name: str, file: str) -> None:
+def _note_cluster(out: Output, name: str, file: str, extrapolate: bool) -> None:
     """Say how the file of a plan is taken whose cluster has a name that says nothing without its own file."""
     try:
         Cluster(name)
     except (SpecError, UnknownNameError):
+        also = "; simulate and view it with --extrapolate, too" if extrapolate else ""
         out.note(
-            f"the plan keeps the name of its cluster only: simulate, view and check it with --cluster {file}"
+            f"the plan keeps the name of its cluster only: simulate, view and check it with --cluster {file}{also}"
         )
 
 

@@ -119,7 +119,7 @@ def _part(part: DataTable | Picture) -> str:
 
 def _figures(report: Report) -> str:
     cards = "".join(
-        f"<div><dt>{escape(figure.name)}</dt><dd>{escape(figure.value)}</dd>"
+        f"<div{' class=warning' if figure.is_warning else ''}><dt>{escape(figure.name)}</dt><dd>{escape(figure.value)}</dd>"
         + (f'<dd class="small">{escape(figure.note)}</dd>' if figure.note else "")
         + "</div>"
         for figure in report.figures

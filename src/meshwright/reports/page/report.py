@@ -12,11 +12,12 @@ from meshwright.reports.page.comparison import Rows
 
 @dataclass(frozen=True)
 class Figure:
-    """One headline number, already as text, with a line of small print."""
+    """One headline number, already as text, with a line of small print; `is_warning`: it is not to be overlooked."""
 
     name: str
     value: str
     note: str = ""
+    is_warning: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -11,7 +12,7 @@ from typing import Literal
 
 from meshwright.specs.cluster.machine import HOSTS, MACHINES, Host, Machine
 from meshwright.specs.dtype import DTYPE_BYTES
-from meshwright.specs.error import SpecError, UnknownNameError
+from meshwright.specs.error import NEAR_MATCH_CUTOFF, SpecError, UnknownNameError
 from meshwright.specs.printable import check_printable
 from meshwright.specs.toml_table import TomlTable
 from meshwright.specs.units import parse_bandwidth, parse_bytes, parse_flops_per_s, parse_seconds
@@ -78,7 +79,15 @@ class DeviceSpec:
         unknown = [dtype for dtype in self.flops_per_s if dtype not in DTYPE_BYTES]
         if unknown or not self.flops_per_s:
             given = f"number format {unknown[0]!r}" if unknown else "no number format at all"
-            raise SpecError(f"device {self.name}: flops_per_s has {given}", allowed=", ".join(DTYPE_BYTES))
+            near = (
+                difflib.get_close_matches(unknown[0], DTYPE_BYTES, cutoff=NEAR_MATCH_CUTOFF)
+                if unknown
+                else []
+            )
+            raise SpecError(
+                f"device {self.name}: flops_per_s has {given}", allowed=", ".join(DTYPE_BYTES),
+                next=f"write {near[0]}" if near else "",
+            )  # fmt: skip
         if self.host not in HOSTS:
             raise SpecError(f"device {self.name}: host is {self.host!r}", allowed=" or ".join(HOSTS))
 

@@ -95,6 +95,11 @@ class ClusterReader:
     def load(self, path: str | os.PathLike[str]) -> ClusterSpec:
         """A cluster from a TOML file as this module documents it; under a short name only where it is what that means, as a
         plan keeps the name alone. Raises SpecError naming file and key."""
+        if not Path(path).exists():
+            raise SpecError(
+                f"there is no file {path}",
+                next=f"check the path, or begin one: meshwright show 2x8xH100 -o {Path(path).name}",
+            )
         made = _from_table(TomlTable.read(Path(path), SpecError))
         is_misnamed = self._is_of_another(made)
         return replace(made, name=f"{made.name} ({Path(path).name})") if is_misnamed else made

@@ -13,10 +13,11 @@ from meshwright.specs.config.source import load_model
 from meshwright.specs.model.division import degrees
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import RECOMPUTES
+from meshwright.specs.sequence.context_parallel import CONTEXTS
 from meshwright.workbench.document.plan import PARTS
 from meshwright.workbench.server.load.asked_load import LOAD_DEFAULTS
 from meshwright.workbench.server.session import Session
-from meshwright.workbench.server.state import DEFAULTS, OFFLOADS, PRECISIONS, SHARDINGS
+from meshwright.workbench.server.state import DEFAULTS, LAYOUTS, OFFLOADS, PRECISIONS, SHARDINGS
 
 CLUSTERS = ("8xH100", "2x8xH100", "8x8xH100", "32x8xH100", "8xA100", "8x8xA100", "8x8xH200", "8x8xB200")
 Choice = Mapping[str, Any]
@@ -32,6 +33,8 @@ def choices(session: Session) -> Choice:
         "precisions": list(PRECISIONS),
         "zeros": list(SHARDINGS),
         "offloads": list(OFFLOADS),
+        "contexts": list(CONTEXTS),
+        "token_layouts": list(LAYOUTS),
         "parts": list(PARTS),
         "defaults": dict(DEFAULTS),
         "load_defaults": dict(LOAD_DEFAULTS),

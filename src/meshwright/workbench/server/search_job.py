@@ -121,12 +121,13 @@ class SearchJobs:
 
 
 def searched_plans(asked: AskedView, session: Session, progress: Progress) -> Document:
-    """The fastest plans of a job; for one that a script says those that its program can run, with what changes in it."""
+    """The fastest plans of a job; for one that a script says those that its program can run, with what changes in it. Of
+    devices that were never measured, too, by their data sheet, as moves are priced: the notes tell it."""
     if asked.like is not None:
         return _searched_like(asked, asked.like, session, progress)
     found = api.plan(
         asked.model, asked.cluster, global_batch=asked.workload.global_batch, seq=asked.workload.sequence_length,
-        time_limit_s=LIMIT_S, progress=progress,
+        time_limit_s=LIMIT_S, progress=progress, extrapolate=True,
     )  # fmt: skip
     return plans_document(found, asked, session)
 
@@ -139,7 +140,7 @@ def _searched_like(asked: AskedView, like: Script, session: Session, progress: P
         found = plan_like(
             file, like.form, model=asked.model if is_silent else None,
             seq=asked.workload.sequence_length if is_silent else None, cluster=asked.cluster, time_limit_s=LIMIT_S,
-            progress=progress,
+            progress=progress, extrapolate=True,
         )  # fmt: skip
     document = plans_document(found.found, asked, session, found.today)
     return replace(document, sections=[_changes(found, like), *document.sections])

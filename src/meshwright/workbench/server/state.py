@@ -16,6 +16,7 @@ from meshwright.specs.error import PlanError, SpecError, UnknownNameError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import RECOMPUTES, PassOption, Plan
 from meshwright.specs.plan.workload import Workload
+from meshwright.specs.sequence.context_parallel import CONTEXTS, TOKEN_LAYOUTS, TokenLayout
 from meshwright.specs.units import parse_sequence, parse_whole
 from meshwright.workbench.server.session import PREFIX, Script, Session
 
@@ -34,9 +35,10 @@ OF_LOADS = (
     "attention_dp", "replicas", "num_prefill", "max_batch_tokens", "max_sequences", "prompt", "output", "variation",
     "rate_per_s", "ttft", "tpot",
 )  # fmt: skip
-WORDS = (*DEFAULTS, "dp", "chunks", "base", "like", "workload", *OF_LOADS)
+OF_CONTEXT = ("context", "token_layout", "ulysses")  # how devices of cp attend: of no meaning where cp is 1
+WORDS = (*DEFAULTS, "dp", "chunks", *OF_CONTEXT, "base", "like", "workload", *OF_LOADS)
 # Of the plan that `base` names, what holds although the state says other degrees.
-CARRIED = ("overlap", "context", "token_layout", "ulysses", "gathered", "dispatch", "software", "attention")
+CARRIED = ("overlap", "gathered", "dispatch", "software", "attention")
 LOOKS = ("view", "t0", "t1", "zoom", "stage", "theme")  # what the page alone understands
 SHARDINGS = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3"}
 MASTERS = {"master_dtype": "float32", "reduction_dtype": "float32"}
@@ -47,6 +49,7 @@ PRECISIONS: Mapping[str, Mapping[str, str]] = {
     "fp32": {"dtype": "float32"},
 }
 OFFLOADS: Mapping[str, tuple[PassOption, ...]] = {"none": (), "optimizer": (PassOption("offload_optimizer"),)}
+LAYOUTS: Mapping[str, TokenLayout] = {each or "usual": each for each in TOKEN_LAYOUTS}
 T = TypeVar("T")
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+x* .-]*( nic=[0-9.]+[A-Za-z]+/s)?")
 
@@ -86,6 +89,7 @@ class AskedView:
             "sequence_parallel": degrees.get("tp", 1) > 1,
             **chosen_of("precision", words["precision"], PRECISIONS),
             **degrees,
+            **(self._context() if degrees.get("cp", 1) > 1 else {}),
         }
         if words.get("chunks"):
             choices["num_chunks"] = count_of("chunks", words["chunks"])
@@ -96,6 +100,16 @@ class AskedView:
         plan = Plan.of(self.model, self.cluster, self.workload, schedule=words["schedule"], **choices)
         _check_work(plan)
         return plan
+
+    def _context(self) -> dict[str, str | int]:
+        """How devices of cp attend: as the words say, else as the base does, else as is usual."""
+        words = {**({} if self.base is None else _context_words(self.base)), **self.words}
+        kinds = {each: each for each in CONTEXTS}
+        return {
+            "context": chosen_of("context", words.get("context", CONTEXTS[0]), kinds),
+            "token_layout": chosen_of("token_layout", words.get("token_layout", "usual"), LAYOUTS),
+            "ulysses": count_of("ulysses", words.get("ulysses", "1")),
+        }
 
 
 def workload_of(state: object) -> str:
@@ -172,7 +186,18 @@ def _words(plan: Plan) -> dict[str, str]:
     }
     offloads = [word for word, passes in OFFLOADS.items() if {each.name for each in passes} & names]
     found |= {"precision": _precision(plan), "offload": next(iter(offloads), DEFAULTS["offload"])}
-    return found | {"micro": str(plan.microbatch_size), "recompute": plan.recompute}
+    return found | {"micro": str(plan.microbatch_size), "recompute": plan.recompute, **_context_words(plan)}
+
+
+def _context_words(plan: Plan) -> dict[str, str]:
+    """How its devices of cp attend; nothing where there is one."""
+    if plan.cp == 1:
+        return {}
+    return {
+        "context": plan.context,
+        "token_layout": plan.token_layout or "usual",
+        "ulysses": str(plan.ulysses),
+    }
 
 
 def _precision(plan: Plan) -> str:
