@@ -16,7 +16,7 @@ from meshwright.specs.error import PlanError, SpecError, UnknownNameError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import RECOMPUTES, PassOption, Plan
 from meshwright.specs.plan.workload import Workload
-from meshwright.specs.sequence.context_parallel import CONTEXTS, TOKEN_LAYOUTS, TokenLayout
+from meshwright.specs.sequence.context_parallel import CONTEXTS, TOKEN_LAYOUTS, Context, TokenLayout
 from meshwright.specs.units import parse_sequence, parse_whole
 from meshwright.workbench.server.session import PREFIX, Script, Session
 
@@ -104,7 +104,7 @@ class AskedView:
     def _context(self) -> dict[str, str | int]:
         """How devices of cp attend: as the words say, else as the base does, else as is usual."""
         words = {**({} if self.base is None else _context_words(self.base)), **self.words}
-        kinds = {each: each for each in CONTEXTS}
+        kinds: Mapping[str, Context] = {each: each for each in CONTEXTS}
         return {
             "context": chosen_of("context", words.get("context", CONTEXTS[0]), kinds),
             "token_layout": chosen_of("token_layout", words.get("token_layout", "usual"), LAYOUTS),
