@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from tests.cli.running import Runner
+
+from meshwright.workbench.document.opening import open_document
 
 LOAD = "arrived_at_s,prompt_tokens,output_tokens\n" + "".join(
     f"{number / 5},{200 + number},{20 + number % 7}\n" for number in range(40)
@@ -51,6 +54,11 @@ def test_json_has_the_layouts_with_their_figures(run: Runner, load_file: Path, t
         assert 0 < found[name]["p50"] <= found[name]["p90"] <= found[name]["p99"]
     assert found["output_tokens_per_s"] > 0 and found["goodput_per_s"] > 0
     assert found["usd_per_million_tokens"] == pytest.approx(6 / 3600 / found["output_tokens_per_s"] * 1e6)
+    result = tmp_path / "layouts.json"
+    result.write_text(json.dumps(ran.data), encoding="utf-8")
+    shown = open_document([result])
+    assert [each.value for each in shown.facts[:2]] == ["2 x tp1", "100.0 %"]
+    assert "TTFT p99" in shown.text() and "num_prefill" not in shown.text()
     assert ran.data["simulate_s"] > 0 and ran.data["objective"] == {"ttft_s": 2.0, "tpot_s": 0.1}
 
 

@@ -27,6 +27,7 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 LATENCIES = {"ttft_s": "first token", "tpot_s": "per token", "itl_s": "between tokens", "e2e_s": "whole"}
 # What every object of ours has beside its own.
 FRAME = ("schema", "meshwright", "wall_s", "explanation", "assumptions")
+OF_SEARCHES = ("simulate_s", "num_ranked")  # how layouts were found, and no number of theirs
 
 
 class ResultKind(NamedTuple):
@@ -53,7 +54,9 @@ def result_document(data: Any, name: str) -> Document:
         else (found.kind, found.title, *_built(found, data, name))
     )
     shown = {
-        key: value for key, value in data.items() if key not in FRAME and isinstance(value, str | int | float)
+        key: value
+        for key, value in data.items()
+        if key not in (*FRAME, *OF_SEARCHES) and isinstance(value, str | int | float)
     }
     figures = [
         Figure(_words(key), f"{value:,.0f}" if _is_large(key, value) else cell_text(key, value))
@@ -137,21 +140,58 @@ def _schedules(data: Data) -> list[Section]:
 
 
 def _layouts(data: Data) -> list[Section]:
-    rows = [_flat(each) for each in data["layouts"]]
-    return [table_of_rows("layouts", "Layouts that serve the load", rows)]
+    """The table that the command prints, and all of it as points: more good requests and less time are better."""
+    layouts = data["layouts"]
+    points = [
+        (each["goodput_per_s"] / each["plan"]["num_devices"], float(each["tpot_s"]["p50"]))
+        for each in layouts
+    ]
+    best = undominated([(-good, tpot_s) for good, tpot_s in points])
+    marks = [
+        FrontierMark(good, tpot_s, each["plan"]["name"], str(place), place in best)
+        for place, (each, (good, tpot_s)) in enumerate(zip(layouts, points, strict=True))
+    ]
+    picture = FrontierSection(
+        "frontier", "Good requests against time per token", marks, "good requests a second of each device",
+        "time per output token, median", "", "s",
+    )  # fmt: skip
+    return [
+        table_of_rows("layouts", "Layouts that serve the load", [_layout(each) for each in layouts]),
+        picture,
+    ]
 
 
-def _flat(row: Data) -> dict[str, Any]:
-    """Figures of percentiles as columns of their own."""
-    found: dict[str, Any] = {}
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            found |= {
-                f"{inner} {key}" if "_s" in key else f"{key} {inner}": each for inner, each in value.items()
-            }
-        else:
-            found[key] = value
-    return found
+def _layout(each: Data) -> dict[str, Any]:
+    """One layout: the decision, how much of the load was good, latencies, and what it costs where that is known."""
+    plan = each["plan"]
+    found = {"plan": plan["name"], "devices": plan["num_devices"], "batch": plan["max_batch_tokens"],
+             "sequences": plan["max_sequences"], "good": quantity(each["good_share"], "share"),
+             "good/s": f"{each['goodput_per_s']:.2f}", "tokens/s": f"{each['output_tokens_per_s']:,.0f}"}  # fmt: skip
+    for key, name in (("ttft_s", "TTFT"), ("tpot_s", "TPOT")):
+        found |= {f"{name} {share}": quantity(_finite(each[key].get(share)), "s") for share in ("p50", "p99")}
+    costs = {
+        "USD/M tokens": each.get("usd_per_million_tokens"),
+        "kWh/M tokens": each.get("kwh_per_million_tokens"),
+    }
+    return found | {name: f"{value:.3g}" for name, value in costs.items() if value is not None}
+
+
+def _best_layout(data: Data) -> list[Figure]:
+    """Of the first layout, which is the best."""
+    best = data["layouts"][0]
+    first, each = (quantity(_finite(best[key].get("p50")), "s") for key in ("ttft_s", "tpot_s"))
+    return [
+        Figure(
+            "best layout",
+            str(best["plan"]["name"]),
+            f"of {data.get('num_ranked', len(data['layouts']))} ranked",
+        ),
+        Figure(
+            "good requests", quantity(best["good_share"], "share"), f"{best['goodput_per_s']:.2f} a second"
+        ),
+        Figure("time to first token", first, "median"),
+        Figure("time per output token", each, "median"),
+    ]
 
 
 def _load(data: Data) -> list[Section]:
@@ -231,7 +271,7 @@ def _finite(value: Any) -> float | None:
 KINDS = (
     ResultKind(frozenset({"plans", "num_candidates"}), "plan", "Plans", _plans),
     ResultKind(frozenset({"schedules", "frontier"}), "sweep", "Schedules", _schedules),
-    ResultKind(frozenset({"layouts"}), "load", "Layouts for a load", _layouts),
+    ResultKind(frozenset({"layouts"}), "load", "Layouts for a load", _layouts, _best_layout),
     ResultKind(frozenset({"ttft_s", "num_requests", "e2e_s"}), "load", "A server under load", _load),
     ResultKind(
         frozenset({"rows", "summary"}), "validation", "Predicted against measured", _validation, _scores

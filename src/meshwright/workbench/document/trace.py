@@ -67,9 +67,15 @@ def comparison_document(
         "Ratio is the second over the first. Times of instruction names are medians.",
     )  # fmt: skip
     return Document(
-        "comparison", title, f"{labels[0]} beside {labels[1]}", _compared(rows, labels), [note] if note else [],
+        "comparison", title, " beside ".join(map(_called, labels, both)), _compared(rows, labels), [],
         [TimelineSection("timeline", "Timelines", drawn, note), table],
     )  # fmt: skip
+
+
+def _called(label: str, trace: Trace) -> str:
+    """What a trace is called here, and by itself."""
+    own = trace.metadata.get("label") or trace.metadata.get("plan")
+    return f"{label} ({own})" if own else label
 
 
 def trace_figures(trace: Trace) -> list[Figure]:
