@@ -129,7 +129,6 @@ def _cells(row: ScheduleRow) -> dict[str, Any]:
         "device time": _number(row.device_time_s),
         "peak": f"{row.peak:g}",
         "bubble": f"{100 * metrics.bubble(row.trace):.1f} %",
-        "made in": f"{row.generation_s:.3f} s" if row.generation_s >= 0.0005 else "<0.001 s",
         "": ABOVE if row.fits_cap is False else FRONTIER if row.is_on_frontier else "",
     }
 
