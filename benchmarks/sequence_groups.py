@@ -1,10 +1,10 @@
 """Groups of ranks for a step's sequences: every algorithm beside static groups and a lower bound, on batches of real lengths.
 
 The set-up of FlexSP (Wang et al. 2025, arXiv 2412.01523): 64 devices of 30 GiB, the authors' constants of a 7B model, steps
-of 512 sequences cut at 384K, 20 steps of every file of lengths, and of drawn ones: with Wikipedia's published bins, and with
-a heavy tail (a lognormal body of median 350 and sigma 1.35, and 3 % of a Pareto tail from 4,096 tokens of index 1.1). Groups
-may be of any degree, of one device, too (the authors' code has two at least: --least 2, which ByteScale was not made for).
-Told are medians and quartiles of steps:
+of 512 sequences cut at 384K, 20 steps of every file of lengths, and of drawn ones: with Wikipedia's published bins, with
+a heavy tail (a lognormal body of median 350 and sigma 1.35, and 3 % of a Pareto tail from 4,096 tokens of index 1.1), and two
+that nobody tuned to (`sequence_lengths`, --seed). Groups may be of any degree, of one device, too (the authors' code has two
+at least: --least 2, which ByteScale was not made for). Told are medians and quartiles of steps:
 
 - `end / bound`: seconds of a step over what no grouping falls below (`specs/sequence/lower_bound`);
 - `static / end`: seconds of groups of the one degree that holds the longest sequence allowed over these;
@@ -13,10 +13,12 @@ Told are medians and quartiles of steps:
 - `uneven`: the busiest rank over the mean;
 - `plan s`: CPU seconds of one core for a step's groups.
 
-With --milp a line more: flex_sp in lockstep whose micro-batches a solver may improve, each for so many seconds. Then claims,
-of files; exit status 3 where one fails.
+With --milp a line more: flex_sp in lockstep whose micro-batches a solver may improve, each for so many seconds. Then what is
+claimed, of files and of what nobody tuned to: beside rates over static groups the bound's, since where a few documents are
+most of a step nothing is 1.5 times as fast. Exit status 3 where a claim of a file fails.
 
-Run: OMP_NUM_THREADS=1 python benchmarks/sequence_groups.py [LENGTHS.json.gz ...] [--steps 20] [--least 1] [--milp SECONDS]
+Run: OMP_NUM_THREADS=1 python -m benchmarks.sequence_groups [LENGTHS.json.gz ...] [--steps 20] [--seed 0] [--least 1]
+     [--milp SECONDS]
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from pathlib import Path
 from statistics import mean
 
 import numpy as np
+from benchmarks.sequence_lengths import BESIDE, UNTUNED, of_file
 
 from meshwright.catalog import filler
 from meshwright.catalog.slots import slot_names
 from meshwright.specs.sequence.group_seconds import busy_seconds, circulated_tokens, finish_seconds, imbalance
-from meshwright.specs.sequence.length_file import read_lengths
 from meshwright.specs.sequence.lower_bound import lower_bound_s
 from meshwright.specs.sequence.sequence_costs import SequenceCosts
 from meshwright.specs.sequence.static_groups import STATIC
@@ -44,7 +46,6 @@ from meshwright.systems.sequence.flex_sp.card import padded_error
 from meshwright.systems.sequence.flex_sp.mechanism import FlexSp
 from meshwright.systems.sequence.flex_sp.published_job import published_costs, wikipedia_batch
 
-BESIDE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "workloads" / "training_lengths"
 NUM_RANKS, BATCH, THOUSANDS = 64, 512, 384
 BEST_DEGREE = f"{STATIC}(adapts=True)"
 LOCKSTEP = "flex_sp(lockstep=True)"
@@ -55,8 +56,7 @@ Table = Mapping[str, Mapping[str, np.ndarray]]  # of an algorithm and a column t
 
 def steps_of(path: Path, count: int) -> Steps:
     """Steps of sequences drawn from a file."""
-    pool, drawn = read_lengths(path), random.Random(path.name)
-    lengths = np.repeat(pool.lengths, pool.counts).tolist()
+    drawn, lengths = random.Random(path.name), of_file(path).tolist()
     return [tuple(min(each, THOUSANDS * 1024) for each in drawn.sample(lengths, BATCH)) for _ in range(count)]
 
 
@@ -70,12 +70,19 @@ def heavy_tailed(count: int) -> Steps:
     return found
 
 
-def data_sets(paths: Sequence[Path], count: int) -> Iterator[tuple[str, Steps]]:
+def untuned(name: str, count: int, seed: int) -> Steps:
+    """Steps of sequences of a distribution that no algorithm was tuned to."""
+    rng = np.random.default_rng(seed)
+    return [tuple(np.minimum(UNTUNED[name](rng, BATCH), THOUSANDS * 1024).tolist()) for _ in range(count)]
+
+
+def data_sets(paths: Sequence[Path], count: int, seed: int) -> Iterator[tuple[str, Steps]]:
     """By name the steps of every file, and of what is drawn."""
     for path in paths:
         yield path.name, steps_of(path, count)
     yield "drawn: bins of Wikipedia", [wikipedia_batch(seed, THOUSANDS) for seed in range(count)]
     yield "drawn: heavy-tailed", heavy_tailed(count)
+    yield from ((name, untuned(name, count, seed)) for name in UNTUNED)
 
 
 def table_of(steps: Steps, names: Sequence[str], costs: SequenceCosts) -> Table:
@@ -133,12 +140,19 @@ def claims(
     """(claim, limit, ours, whether it holds): of the worst step, but where a long sequence leaves even the bound less."""
     columns = table["flex_sp"]
     most, least = float(columns["end / bound"].max()), float(np.median(columns["static / end"]))
-    error, plan_s = max(bucketing_errors(steps, costs)), float(columns["plan s"].max())
+    reached = float(np.median(columns["static / end"] * columns["end / bound"]))
+    error = max(bucketing_errors(steps, costs))
+    plan_s = max(float(table[each]["plan s"].max()) for each in ("flex_sp", "byte_scale", "zeppelin"))
     return [
         (f"flex_sp, {name}: step over the bound, at most", 1.12, most, most <= 1.12),
-        (f"flex_sp, {name}: rate over static groups, median, at least", 1.5, least, least >= 1.5),
+        (
+            f"flex_sp, {name}: rate over static groups (the bound: {reached:.2f}), median, at least",
+            1.5,
+            least,
+            least >= 1.5,
+        ),
         (f"flex_sp, {name}: tokens that buckets add, at most", 0.023, error, error <= 0.023),
-        (f"flex_sp, {name}: CPU seconds to plan a step, under", 1.0, plan_s, plan_s < 1.0),
+        (f"any published algorithm, {name}: CPU seconds to plan a step, under", 1.0, plan_s, plan_s < 1.0),
     ]
 
 
@@ -149,6 +163,7 @@ def main() -> int:
     )
     parser.add_argument("files", type=Path, nargs="*")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--milp", type=float, default=0.0)
     parser.add_argument("--least", type=int, default=1)
     given = parser.parse_args()
@@ -161,18 +176,17 @@ def main() -> int:
     if given.milp:
         names.append(f"flex_sp(lockstep=True, milp_s={given.milp:g})")
     found, files = [], {path.name for path in paths}
-    for name, steps in data_sets(paths, given.steps):
+    for name, steps in data_sets(paths, given.steps, given.seed):
         print(f"\n{name}")
         show_lengths(steps)
         table = table_of(steps, names, costs)
         show(table)
-        if name in files:
-            found.append(claims(name, steps, table, costs))
-    print(f"\n{'claim':<84}{'limit':>8}{'ours':>10}{'ratio':>8}")
-    told = list(itertools.chain.from_iterable(found))
-    for claim, limit, ours, holds in told:
-        print(f"{claim:<84}{limit:>8.3f}{ours:>10.4f}{ours / limit:>8.3f}  {'yes' if holds else 'no'}")
-    return 0 if all(holds for *_, holds in told) else 3
+        if name in files or name in UNTUNED:
+            found.append((name, claims(name, steps, table, costs)))
+    print(f"\n{'claim':<104}{'limit':>8}{'ours':>10}{'ratio':>8}")
+    for claim, limit, ours, holds in itertools.chain.from_iterable(told for _, told in found):
+        print(f"{claim:<104}{limit:>8.3f}{ours:>10.4f}{ours / limit:>8.3f}  {'yes' if holds else 'no'}")
+    return 0 if all(holds for name, told in found if name in files for *_, holds in told) else 3
 
 
 if __name__ == "__main__":

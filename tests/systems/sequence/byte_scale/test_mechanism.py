@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from benchmarks.sequence_lengths import UNTUNED
 from benchmarks.sequence_steps import (
     FILES,
     NUM_RANKS,
@@ -28,6 +29,7 @@ from meshwright.systems.sequence.byte_scale.mechanism import (
     BALANCES,
     ByteScale,
     buckets_of,
+    filling,
     least_offload,
     ranks_of,
     units_of,
@@ -96,6 +98,21 @@ def test_an_offloaded_sequence_that_would_hold_up_all_others_gets_more_ranks() -
     assert max(unit.degree for unit in units_of(lengths, 16, even, longest=1.0)) == 8
 
 
+def test_where_most_of_a_step_is_offloaded_sequences_they_fill_all_ranks() -> None:
+    lengths = (100,) * 12
+    few = ByteScale(balance="none")(lengths, 3, OFFLOADING)
+    assert {group.degree for group in few.groups} == {
+        2
+    }  # one beside the other has no room: the third rank is idle
+    full = ByteScale(longest=1e9)(lengths, 3, OFFLOADING)
+    assert {group.degree for group in full.groups} == {3}
+    assert max(finish_seconds(full, OFFLOADING)) == pytest.approx(
+        max(finish_seconds(few, OFFLOADING)) * 2 / 3
+    )
+    (unit,) = units_of((100,), 7, OFFLOADING, longest=1e9)
+    assert filling(unit, (100,), 7, OFFLOADING) == unit  # three of two ranks, and of three there are only two
+
+
 def test_levels_are_of_equal_seconds_and_fall() -> None:
     units = units_of(tuple(range(1, 60)), 16, SMALL)
     levels = buckets_of(units, 4)
@@ -146,7 +163,7 @@ def test_who_waits_for_the_others_of_a_long_sequence_does_short_ones_meanwhile()
     assert finish_seconds(batch, flat) == pytest.approx([0.195, 0.195])
 
 
-@pytest.mark.parametrize("name", [*FILES, *TAILS])
+@pytest.mark.parametrize("name", [*FILES, *TAILS, *UNTUNED])
 def test_a_twentieth_of_the_tokens_travels_and_ranks_are_even(name: str, shared_data: Path) -> None:
     """The issue's job on both files and on tails that no file has, three steps of each; twenty of them in benchmarks."""
     known, traffic, spread = costs(offloads=True), [], []
@@ -157,6 +174,12 @@ def test_a_twentieth_of_the_tokens_travels_and_ranks_are_even(name: str, shared_
         traffic.append(static_traffic(lengths) / circulated_tokens(batch))
         mean_s = sum(busy_seconds(batch, known)) / NUM_RANKS
         spread.append(max(imbalance(busy_seconds(batch, known)), max(finish_seconds(batch, known)) / mean_s))
-    least, most = {"heavy": (10, 1.05), "nearly all long": (4, 1.15)}.get(name, (20, 1.05))
+    limits = {
+        "heavy": (10, 1.05),
+        "nearly all long": (4, 1.15),
+        "lognormal": (7, 1.05),
+        "chats": (3.5, 1.05),
+    }
+    least, most = limits.get(name, (20, 1.05))
     assert min(traffic) >= least
     assert max(spread) <= most

@@ -25,7 +25,8 @@ Differs:    1. The paper hides its devices. Layer times are its own, which are o
             bound, min(1, l Act(C) / ((l - 2) Act(s))), is what that leaves of l / (l - 2), with one rank.
             4. Offloading all that is hidden would give 2,048K tokens 16 ranks and half an hour. So host memory bounds it, and
             a sequence that takes more than half of a rank's mean seconds gets more ranks, up to those that hold it without.
-            The half is ours: a quarter or one move the factors of the ablation by 7 % at most.
+            The half is ours: a quarter or one move the factors of the ablation by 7 % at most. Where it ends earlier, those
+            that are offloaded get as many ranks as fill all beside each other: of 64 four times 16 rather than 13.
             5. A rank is behind when it is free first, without a least difference delta; while it waits for the others of a
             long sequence it takes what fits there. Where ranks have fewer than eight groups each, packs of 0.6 to 0.95 of C
             tokens are tried, too: full ones leave some ranks a pack more than others.

@@ -56,17 +56,21 @@ class ByteScale:
     def __call__(self, lengths: Sequence[int], num_ranks: int, costs: SequenceCosts) -> GroupedBatch:
         """Groups of all sequences, the first given out first. Raises PlanError for a sequence that all ranks do not hold."""
         costs = costs.holding(self.tokens)
-        batch = self._packed(lengths, num_ranks, costs, 1.0)
-        if self.balance == "none" or len(batch.groups) >= MANY_GROUPS * num_ranks:
-            return batch
-        tried = [batch, *(self._packed(lengths, num_ranks, costs, share) for share in SMALLER_PACKS)]
+        tried = [self._packed(lengths, num_ranks, costs, 1.0)]
+        if self.balance != "none":
+            if len(tried[0].groups) < MANY_GROUPS * num_ranks:
+                tried += [self._packed(lengths, num_ranks, costs, share) for share in SMALLER_PACKS]
+            if any(group.offload for group in tried[0].groups):
+                tried.append(self._packed(lengths, num_ranks, costs, 1.0, is_filled=True))
         return min(tried, key=lambda one: max(finish_seconds(one, costs)))
 
     def _packed(
-        self, lengths: Sequence[int], num_ranks: int, costs: SequenceCosts, share: float
-    ) -> GroupedBatch:
-        """Groups with packs of a share of what a rank holds."""
+        self, lengths: Sequence[int], num_ranks: int, costs: SequenceCosts, share: float, is_filled: bool = False
+    ) -> GroupedBatch:  # fmt: skip
+        """Groups with packs of a share of what a rank holds; `is_filled`: as `filling` has them."""
         units = units_of(lengths, num_ranks, costs, self.offloads, self.longest, share)
+        if is_filled:
+            units = [filling(unit, lengths, num_ranks, costs) for unit in units]
         if self.balance == "none":
             groups = in_turn(units, num_ranks)
         else:
@@ -115,11 +119,31 @@ def widened(unit: Unit, lengths: Sequence[int], num_ranks: int, costs: SequenceC
     """The unit on as many ranks as let it take `most_s` seconds, at most those that hold it with nothing offloaded."""
     if not unit.offload or unit.seconds <= most_s:
         return unit
-    (length,) = own = [lengths[number] for number in unit.sequences]
-    most = min(num_ranks, ceil(length / costs.capacity_tokens))
-    degrees = [one for one in costs.degrees or range(1, most + 1) if unit.degree <= one <= most]
+    degrees = _wider(unit, lengths, num_ranks, costs)
     wanted = unit.degree * unit.seconds / most_s
-    degree = min((one for one in degrees if one >= wanted), default=max(degrees, default=unit.degree))
+    return _on(min((one for one in degrees if one >= wanted), default=max(degrees)), unit, lengths, costs)
+
+
+def filling(unit: Unit, lengths: Sequence[int], num_ranks: int, costs: SequenceCosts) -> Unit:
+    """The unit on so many ranks that as many of its kind as run beside each other fill all of them: where most of a step is
+    such sequences, nothing else could run on what they leave."""
+    if not unit.offload:
+        return unit
+    filled = num_ranks // (num_ranks // unit.degree)
+    degrees = [one for one in _wider(unit, lengths, num_ranks, costs) if one <= filled]
+    return _on(max(degrees, default=unit.degree), unit, lengths, costs)
+
+
+def _wider(unit: Unit, lengths: Sequence[int], num_ranks: int, costs: SequenceCosts) -> list[int]:
+    """Degrees of an offloaded unit up to that which holds it with nothing offloaded."""
+    most = min(num_ranks, ceil(lengths[unit.sequences[0]] / costs.capacity_tokens))
+    found = [one for one in costs.degrees or range(1, most + 1) if unit.degree <= one <= most]
+    return found or [unit.degree]
+
+
+def _on(degree: int, unit: Unit, lengths: Sequence[int], costs: SequenceCosts) -> Unit:
+    """The unit on so many ranks, with the least share of it offloaded."""
+    (length,) = own = [lengths[number] for number in unit.sequences]
     offload = least_offload(length, degree, costs)
     return Unit(unit.sequences, degree, offload, costs.seconds(own, degree, offload))
 

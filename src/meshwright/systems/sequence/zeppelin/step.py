@@ -75,11 +75,7 @@ def step_seconds(part: str, lengths: Sequence[int], devices: int) -> float:
 def remapped_seconds(batch: GroupedBatch, costs: SequenceCosts) -> float:
     """Seconds where linear layers have their even share of tokens, and what surpluses take on their way there and back."""
     attention_s = max(finish_seconds(batch, replace(costs, token_s=0.0)))
-    tokens = [0] * batch.num_ranks
-    for group in batch.groups:
-        own = sum(batch.group_lengths(group))
-        for place, rank in enumerate(group.ranks):
-            tokens[rank] += own * (place + 1) // group.degree - own * place // group.degree
+    tokens = tokens_of_ranks(batch)
     sent = [
         [0, 0] for _ in tokens
     ]  # of every rank the tokens that it sends or is sent, within its node and between nodes
@@ -91,6 +87,16 @@ def remapped_seconds(batch: GroupedBatch, costs: SequenceCosts) -> float:
     rates = (costs.rate(NODE), costs.rate(batch.num_ranks))
     moved_s = max(sum(token_bytes * one / rate for one, rate in zip(own, rates, strict=True)) for own in sent)
     return attention_s + costs.token_s * batch.num_tokens / batch.num_ranks + moved_s
+
+
+def tokens_of_ranks(batch: GroupedBatch) -> list[int]:
+    """Of every rank the tokens that attention leaves it with, in all of its groups."""
+    tokens = [0] * batch.num_ranks
+    for group in batch.groups:
+        own = sum(batch.group_lengths(group))
+        for place, rank in enumerate(group.ranks):
+            tokens[rank] += own * (place + 1) // group.degree - own * place // group.degree
+    return tokens
 
 
 @cache
