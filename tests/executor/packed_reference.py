@@ -53,9 +53,10 @@ def train_document_by_document(
     steps: range,
     length: int,
     optimizer: OptimizerConfig = ADAMW,
+    drawn: torch.dtype = torch.float64,
 ) -> Reference:
-    """One process of plain torch, float64."""
-    first = build_model(model, torch.float64).state_dict()
+    """One process of plain torch, float64. ``drawn``: the format to which first values are rounded."""
+    first = build_model(model, drawn).state_dict()
     torch.set_default_dtype(torch.float64)
     try:
         plain = PlainDecoder(as_long_as(model, length))

@@ -52,7 +52,11 @@ class StaticGroups:
         degrees = _degrees(num_ranks, costs)
         degree = self.degree or max(degrees)
         if degree not in degrees:
-            raise PlanError(f"groups of {degree} ranks, of {num_ranks}", allowed=", ".join(map(str, degrees)))
+            raise PlanError(
+                f"groups of {degree} ranks where there are {num_ranks}",
+                allowed=f"a degree of {' or '.join(map(str, degrees))}",
+                next="leave the degree out for groups of all ranks",
+            )
         if degree < least:
             raise _too_long(longest, degree, least)
         return degree
