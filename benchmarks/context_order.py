@@ -89,6 +89,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--quick", action="store_true", help="a quick profile: to try the path, not to judge it"
     )
     options = parser.parse_args(arguments)
+    if options.rounds < 2 or options.iterations < 2:
+        parser.error(
+            "--rounds and --iterations are 2 at least: quartiles are of several, the first step is left out"
+        )
     if unknown := [name for name in options.shapes if name not in SHAPES]:
         parser.error(f"unknown shapes {', '.join(unknown)}; there are {', '.join(SHAPES)}")
     return options

@@ -12,8 +12,11 @@ import json
 import sys
 from pathlib import Path
 
+import torch
+
 from meshwright.specs import load_model
 
+from .context import context
 from .device import Found, found_device
 from .equality import equality
 from .kernels import kernels, operators_of
@@ -31,14 +34,14 @@ def parts_on(found: Found) -> list[Part]:
     todo = {"equality": equality, "kernels": functools.partial(kernels, operators, found.kind)}
     if found.kind:
         todo["training"] = lambda: step(plan_for(found.kind))
+        todo["context"] = functools.partial(context, found.kind, torch.cuda.device_count())
     parts = []
     for name, run in todo.items():
         parts.append(timed(name, run))
         print(f"{name}: {parts[-1].verdict}, {parts[-1].seconds:.0f} s", file=sys.stderr, flush=True)
     if not found.kind:
-        parts.append(
-            Part("training", "skipped", lines=[f"No data sheet of {found.name} comes with meshwright."])
-        )
+        line = f"No data sheet of {found.name} comes with meshwright."
+        parts += [Part(name, "skipped", lines=[line]) for name in ("training", "context")]
     return parts
 
 
