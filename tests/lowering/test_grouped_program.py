@@ -53,6 +53,8 @@ def test_a_rank_has_a_microbatch_for_each_of_its_groups_and_they_weigh_as_their_
     assert sum(each.weight for each in t.microbatches) == pytest.approx(1.0, abs=1e-12)
     for number, (own, microbatch) in enumerate(zip(UNEVEN.microbatches, t.microbatches, strict=True)):
         assert microbatch.tokens == own.part.num_tokens
+        share = own.part.num_real_tokens / sum(UNEVEN.lengths) if own.sequences else 0.0
+        assert microbatch.weight == pytest.approx(share, abs=1e-12)
         assert {hop.device for hop in t.paths[microbatch.path]} == {own.rank}
         lists = program.list_of_row[
             (c.microbatch == number) & (program.kinds == Kind.COMPUTE) & (c.work >= 0)
