@@ -50,6 +50,7 @@ FURTHER = {
         "routed_hop",
         "step",
     },  # its two other parts, and steps that have them
+    "hecate": {"job", "rows"},  # what a user runs; its steps as a program
     "skip_pipe": {
         "path_search",
         "published",

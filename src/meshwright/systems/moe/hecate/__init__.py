@@ -1,0 +1,1 @@
+"""The system hecate: its card, its mechanism."""
