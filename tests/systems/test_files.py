@@ -51,6 +51,7 @@ FURTHER = {
         "step",
     },  # its two other parts, and steps that have them
     "hecate": {"job", "rows"},  # what a user runs; its steps as a program
+    "moe_inference_survey": {"job"},  # what a user asks of it
     "skip_pipe": {
         "path_search",
         "published",

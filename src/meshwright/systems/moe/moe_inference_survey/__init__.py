@@ -1,0 +1,1 @@
+"""The system moe_inference_survey: its card, its mechanism."""
