@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshwright.specs.error import SpecError
 from meshwright.systems.moe.hecate.mechanism import (
     Move,
-    Planned,
+    PlannedCopies,
     dispatched,
     even_sources,
     gathered_bytes,
@@ -104,7 +104,7 @@ def test_skewed_loads_become_even() -> None:
 
 
 def test_copies_follow_the_mean_of_five_and_owners_change_when_it_is_time() -> None:
-    planned = Planned(np.array([[0, 0, 1, 1]]), 1, 1, [0, 0], every=3)
+    planned = PlannedCopies(np.array([[0, 0, 1, 1]]), 1, 1, [0, 0], every=3)
     assert [each.sum() for each in planned.copies()] == [4], "nothing was seen"
     assert planned.seen(np.array([[9.0, 1.0, 8.0, 7.0]])) == 0
     (copies,) = planned.copies()

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import torch
 
-from meshwright.systems.moe.hecate.ops import LayerShape, _Place, adam, batch_of
+from meshwright.systems.moe.hecate.ops import ExpertStepPlace, LayerShape, adam, batch_of
 
 SHAPE = LayerShape(experts=4, tokens=6)
 
 
-def place(rank: int, moves: list[list[int]]) -> _Place:
+def place(rank: int, moves: list[list[int]]) -> ExpertStepPlace:
     options = {"shape": SHAPE.__dict__, "ranks": 2, "owners": [0, 0, 1, 1], "steps": [moves]}
-    return _Place(SimpleNamespace(options=options, rank=rank), None, 0)
+    return ExpertStepPlace(SimpleNamespace(options=options, rank=rank), None, 0)
 
 
 def test_adam_is_torchs() -> None:

@@ -149,7 +149,7 @@ def lognormal_loads(num_layers: int, num_experts: int, sigma: float, seed: int) 
 
 
 @dataclass
-class Planned:
+class PlannedCopies:
     """Owners and copies over iterations: copies by the mean of the last five loads, owners anew every `every` iterations."""
 
     owners_LX: NDArray[np.int64]

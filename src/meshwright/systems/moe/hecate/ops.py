@@ -50,7 +50,7 @@ class LayerShape:
         return 3 * self.hidden * self.inner
 
 
-class Batch(NamedTuple):
+class ExpertBatch(NamedTuple):
     """Of a rank in a step: inputs and targets [T, E], gates and experts [T, K]."""
 
     x_TE: Tensor
@@ -59,7 +59,7 @@ class Batch(NamedTuple):
     experts_TK: Tensor
 
 
-def batch_of(shape: LayerShape, step: int, rank: int) -> Batch:
+def batch_of(shape: LayerShape, step: int, rank: int) -> ExpertBatch:
     """Drawn by both; the router is the same on all ranks and does not train."""
 
     def draw(*key: object, size: tuple[int, ...]) -> Tensor:
@@ -70,7 +70,7 @@ def batch_of(shape: LayerShape, step: int, rank: int) -> Batch:
     logits = x_TE @ draw("router", size=(shape.hidden, shape.experts))
     logits = logits + SKEW * draw("skew", step, size=(shape.experts,))
     gates_TK, experts_TK = logits.softmax(1).topk(shape.per_token, 1)
-    return Batch(x_TE, draw("y", step, rank, size=(shape.tokens, shape.hidden)), gates_TK, experts_TK)
+    return ExpertBatch(x_TE, draw("y", step, rank, size=(shape.tokens, shape.hidden)), gates_TK, experts_TK)
 
 
 def first_expert(shape: LayerShape, expert: int) -> Tensor:
@@ -98,7 +98,7 @@ def adam(state_3F: Tensor, gradient_F: Tensor, step: int) -> Tensor:
     return torch.stack([value - RATE * scaled / (root + EPSILON), first, second])
 
 
-class _Place:
+class ExpertStepPlace:
     """What a rank knows of a step: whose expert is where, and which rows of each rank go to which of them."""
 
     def __init__(self, context: Any, row: Row, step: int) -> None:
@@ -123,7 +123,7 @@ class _Place:
         """Ranks that have it, its owner first."""
         return [self.owners[expert], *(move.target for move in self.moves if move.expert == expert)]
 
-    def places(self, batch: Batch, source: int, target: int) -> Iterator[tuple[int, Tensor]]:
+    def places(self, batch: ExpertBatch, source: int, target: int) -> Iterator[tuple[int, Tensor]]:
         """Every expert of a rank with the places of its rows from another one, in `experts_TK` read row by row.
 
         A rank with a copy keeps its rows; else they go in turn to all who have one.
@@ -138,7 +138,7 @@ class _Place:
             if len(rows):
                 yield expert, rows
 
-    def batch(self, rank: int) -> Batch:
+    def batch(self, rank: int) -> ExpertBatch:
         """Of a rank; only its own inputs are used, of others who is sent where, as a counts exchange would say."""
         return batch_of(self.shape, self.step, rank)
 
@@ -149,7 +149,7 @@ class _Place:
 
 def make_experts(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """[own experts, 3, numbers]."""
-    place = _Place(context, row, 0)
+    place = ExpertStepPlace(context, row, 0)
     values = [first_expert(place.shape, expert) for expert in place.own]
     states = [torch.stack([value, torch.zeros_like(value), torch.zeros_like(value)]) for value in values]
     return (torch.stack(states),)
@@ -162,24 +162,24 @@ def cut_expert(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     while number >= len(steps[step]):
         number -= len(steps[step])
         step += 1
-    place = _Place(context, row, step)
+    place = ExpertStepPlace(context, row, step)
     return (inputs[0][place.own.index(place.moves[number].expert), 0].clone(),)
 
 
 def dispatch_rows(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Rows for every rank, by expert."""
-    place = _Place(context, row, row.part)
+    place = ExpertStepPlace(context, row, row.part)
     batch = place.batch(place.rank)
     return [_rows(batch.x_TE, batch, place, target) for target in range(place.num_ranks)]
 
 
-def _rows(values_TE: Tensor, batch: Batch, place: _Place, target: int) -> Tensor:
+def _rows(values_TE: Tensor, batch: ExpertBatch, place: ExpertStepPlace, target: int) -> Tensor:
     found = [rows for _, rows in place.places(batch, place.rank, target)]
     tokens = torch.cat(found) // place.shape.per_token if found else torch.empty(0, dtype=torch.int64)
     return values_TE[tokens]
 
 
-def _parameters(place: _Place, inputs: Sequence[Any]) -> tuple[dict[int, Tensor], Sequence[Tensor]]:
+def _parameters(place: ExpertStepPlace, inputs: Sequence[Any]) -> tuple[dict[int, Tensor], Sequence[Tensor]]:
     """By expert those here, and the rows of every rank."""
     owned, num = inputs[0], len(place.copied)
     here = {expert: owned[at, 0] for at, expert in enumerate(place.own)}
@@ -187,7 +187,7 @@ def _parameters(place: _Place, inputs: Sequence[Any]) -> tuple[dict[int, Tensor]
     return here, inputs[1 + num : 1 + num + place.num_ranks]
 
 
-def _results(place: _Place, here: dict[int, Tensor], rows: Sequence[Tensor]) -> list[Tensor]:
+def _results(place: ExpertStepPlace, here: dict[int, Tensor], rows: Sequence[Tensor]) -> list[Tensor]:
     """[N, E] for every rank."""
     found = []
     for rank, rows_NE in enumerate(rows):
@@ -203,13 +203,13 @@ def _results(place: _Place, here: dict[int, Tensor], rows: Sequence[Tensor]) -> 
 
 def experts_forward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Results of the rows of every rank."""
-    place = _Place(context, row, row.part)
+    place = ExpertStepPlace(context, row, row.part)
     return _results(place, *_parameters(place, inputs))
 
 
 def combine_rows(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """This rank's part of the loss, and the gradients of its results, for those who made them."""
-    place = _Place(context, row, row.part)
+    place = ExpertStepPlace(context, row, row.part)
     batch, shape = place.batch(place.rank), place.shape
     each_NE = batch.x_TE.new_zeros(shape.tokens * shape.per_token, shape.hidden)
     for target, results_NE in enumerate(inputs):
@@ -229,7 +229,7 @@ def combine_rows(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]
 
 def experts_backward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Gradients of own experts [own experts, numbers], and of each copy: zeros of one to which no token came."""
-    place = _Place(context, row, row.part)
+    place = ExpertStepPlace(context, row, row.part)
     with torch.enable_grad():
         here, rows = _parameters(place, inputs)
         here = {expert: value.detach().clone().requires_grad_() for expert, value in here.items()}
@@ -246,7 +246,7 @@ def experts_backward(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[
 
 def experts_step(context: Any, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
     """Every copy's gradient joins its owner's, in the order of moves; then one step of Adam."""
-    place = _Place(context, row, row.part)
+    place = ExpertStepPlace(context, row, row.part)
     owned, gradients, *home = inputs
     total = gradients.clone()
     came = [move.expert for move in place.moves if move.owner == place.rank]

@@ -22,7 +22,7 @@ SHAPE = LayerShape()
 OWNERS: Owners = np.repeat(np.arange(RANKS), SHAPE.experts // RANKS)
 
 
-class Trained(NamedTuple):
+class TrainedExperts(NamedTuple):
     """By step: losses, gradients [X, numbers]; parameters and moments [X, 3, numbers] behind the last; bytes that spAG and
     spRS sent."""
 
@@ -40,8 +40,8 @@ def random_moves(seed: int, steps: int = STEPS) -> list[list[Move]]:
     return [moves_of(OWNERS, each | owned(OWNERS, RANKS)) for each in copies]
 
 
-def on_processes(moves_of_steps: Sequence[Sequence[Move]], pool: Pool | None = None) -> Trained:
-    """Trained by four ranks."""
+def on_processes(moves_of_steps: Sequence[Sequence[Move]], pool: Pool | None = None) -> TrainedExperts:
+    """TrainedExperts by four ranks."""
     options = {
         "shape": asdict(SHAPE), "ranks": RANKS, "owners": OWNERS.tolist(),
         "steps": [[list(move) for move in moves] for moves in moves_of_steps],
@@ -59,7 +59,7 @@ def on_processes(moves_of_steps: Sequence[Sequence[Move]], pool: Pool | None = N
         sum(rank.get(name, 0.0) for rank in result.sent_bytes)
         for name in ("SEND_EXPERT", "SEND_EXPERT_GRADIENT")
     ]
-    return Trained(
+    return TrainedExperts(
         [float(torch.stack(of(LOSS.name, step)).sum()) for step in steps],
         [torch.cat(of(GRADIENT.name, 2 * step + 1)) for step in steps],
         torch.cat(of(OWNED.name, len(moves_of_steps))),
@@ -67,8 +67,8 @@ def on_processes(moves_of_steps: Sequence[Sequence[Move]], pool: Pool | None = N
     )
 
 
-def alone(steps: int = STEPS) -> Trained:
-    """Trained by this process, every token through every expert by autograd, weighed by its gate or by zero."""
+def alone(steps: int = STEPS) -> TrainedExperts:
+    """TrainedExperts by this process, every token through every expert by autograd, weighed by its gate or by zero."""
     states = torch.stack([torch.stack([first_expert(SHAPE, x), *torch.zeros(2, SHAPE.expert_numbers, dtype=torch.float64)])
                           for x in range(SHAPE.experts)])  # fmt: skip
     losses, gradients = [], []
@@ -87,10 +87,10 @@ def alone(steps: int = STEPS) -> Trained:
         states = torch.stack([adam(s, g, step + 1) for s, g in zip(states, values.grad, strict=True)])
         losses.append(float(loss.detach()))
         gradients.append(values.grad)
-    return Trained(losses, gradients, states, 0.0, 0.0)
+    return TrainedExperts(losses, gradients, states, 0.0, 0.0)
 
 
-def difference(one: Trained, other: Trained) -> float:
+def difference(one: TrainedExperts, other: TrainedExperts) -> float:
     """Largest of any loss, gradient, parameter and moment."""
     pairs = [
         (torch.tensor(one.losses), torch.tensor(other.losses)),
