@@ -9,6 +9,8 @@ import pytest
 from tests.cli.running import runner
 
 from meshwright.specs.error import SpecError
+from meshwright.specs.routing.markov_routing import markov_trace
+from meshwright.specs.routing.routing_file import save_routing
 from meshwright.systems.moe.hecate.job import ExpertCopies, copies_of
 from meshwright.systems.moe.hecate.mechanism import lognormal_loads
 
@@ -24,6 +26,19 @@ def test_loads_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert report["num_copies"] == [2 * 3] * 3
     assert all(owner in holders for own, copies in zip(report["owners"], report["copies"], strict=True)
                for owner, holders in zip(own, copies, strict=True))  # fmt: skip
+
+
+def test_a_routing_is_its_loads(tmp_path: Path) -> None:
+    trace = markov_trace(200, 3, 8, 0.3, 0)
+    save_routing(trace, tmp_path / "own.npz")
+    np.savetxt(tmp_path / "loads.csv", trace.counts, delimiter=",")
+    told = [
+        copies_of(ExpertCopies(**given, devices=4), 0, None).data
+        for given in ({"routing": str(tmp_path / "own.npz")}, {"loads": str(tmp_path / "loads.csv")})
+    ]
+    assert told[0] == told[1]
+    with pytest.raises(SpecError, match="one of them"):
+        copies_of(ExpertCopies(), 0, None)
 
 
 @pytest.mark.parametrize("text", ["1,2\n3\n", "1,-2,3,4\n", "a,b\n", "0,0,0,0\n", ""])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.specs.error import SpecError
 from meshwright.specs.option import option
+from meshwright.specs.routing.routing_file import read_routing
 from meshwright.specs.training.job_report import JobReport
 from meshwright.systems.moe.hecate.mechanism import (
     Copies,
@@ -29,7 +30,8 @@ from meshwright.systems.moe.hecate.mechanism import (
 class ExpertCopies:
     """Owners of experts by load, and copies of the busy ones: what they balance and what they move, on your own loads."""
 
-    loads: str = option(MISSING, "A file with a line for each layer: tokens by expert, by commas.")
+    loads: str = option("", "A file with a line for each layer: tokens by expert, by commas.")
+    routing: str = option("", "Or a routing trace: .npz, .jsonl of Megatron-LM, .npy of ExFlow.")
     devices: int = option(8, "Devices among which experts are divided.", least=2)
     node: int = option(8, "Devices of a node.", least=1)
     overlap: int = option(4, "Busiest experts of a layer that are copied.", least=0)
@@ -39,7 +41,7 @@ class ExpertCopies:
 
 def copies_of(job: ExpertCopies, seed: int, said: object) -> JobReport:
     """Plan the copies of one step. Raises SpecError where the file has no such loads, or experts do not divide."""
-    loads_LX = read_loads(job.loads)
+    loads_LX = _loads_of(job)
     num_experts, nodes = loads_LX.shape[1], [device // job.node for device in range(job.devices)]
     if num_experts % job.devices:
         raise SpecError(f"{num_experts} experts on {job.devices} devices", allowed="as many on each device")
@@ -70,6 +72,15 @@ def copies_of(job: ExpertCopies, seed: int, said: object) -> JobReport:
         "copies": [[np.flatnonzero(row).tolist() for row in each] for each in copies],
     }  # fmt: skip
     return JobReport(lines, data)
+
+
+def _loads_of(job: ExpertCopies) -> Loads:
+    if bool(job.loads) == bool(job.routing):
+        raise SpecError(
+            f"loads={job.loads!r} and routing={job.routing!r}",
+            allowed="one of them: a table of loads, or a routing trace",
+        )
+    return read_loads(job.loads) if job.loads else read_routing(job.routing).counts.astype(np.float64)
 
 
 def read_loads(path: str) -> Loads:
