@@ -246,8 +246,10 @@ class PlainDecoder(nn.Module):
         angles = torch.outer(
             positions, frequencies(model.attention.turned_dim, model.rope_theta, model.rotary_scaling)
         )
-        self.register_buffer("cos", angles.cos().to(torch.get_default_dtype()), persistent=False)
-        self.register_buffer("sin", angles.sin().to(torch.get_default_dtype()), persistent=False)
+        grown = model.rotary_scaling.turned_factor if model.rotary_scaling else 1.0
+        cos, sin = (grown * table.to(torch.get_default_dtype()) for table in (angles.cos(), angles.sin()))
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """tokens_BS or hidden_BSE -> logits_BSV or hidden_BSE."""

@@ -43,8 +43,10 @@ UNEXECUTED_FAMILIES = [config for config in NEW_FAMILIES if config not in EXECUT
 
 def test_families_that_the_executor_builds_are_told_from_others():
     assert not any(unexecuted_features(model_from_config(config)) for config in EXECUTED_FAMILIES)
-    yarn = {"rope_type": "yarn", "factor": 4.0}
-    assert unexecuted_features(model_from_config({**QWEN2, "rope_scaling": yarn})) == ("yarn rotary scaling",)
+    dynamic = {"rope_type": "dynamic", "factor": 4.0}
+    assert unexecuted_features(model_from_config({**QWEN2, "rope_scaling": dynamic})) == (
+        "dynamic rotary scaling",
+    )
     for config in UNEXECUTED_FAMILIES:
         assert unexecuted_features(model_from_config(config))
     in_eights = model_from_config({**DEEPSEEK_V3, "n_group": None, "topk_group": None})

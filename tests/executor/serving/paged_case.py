@@ -46,6 +46,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {
         "model_type": "qwen3_moe", **SIZES, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
         "head_dim": 16, "norm_topk_prob": True,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
     },
 }  # fmt: skip
 

@@ -37,7 +37,11 @@ def test_dense_models_of_known_families_are_served(name) -> None:
     [
         ("mixtral-8x7b", {}, "has experts: OpenVINO has no operation here"),
         ("gpt2", {}, "is a gpt2 model"),
-        ("llama-3.1-8b", {"rotary_scaling": RotaryScaling("yarn")}, "has yarn rotary scaling"),
+        (
+            "llama-3.1-8b",
+            {"rotary_scaling": RotaryScaling("yarn", 4.0, 1.0, 32.0, 4096)},
+            "has yarn rotary scaling",
+        ),
         ("llama-3.1-8b", {"final_logit_cap": 30.0}, "caps scores or logits"),
     ],
 )

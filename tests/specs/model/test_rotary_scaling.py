@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from tests.specs.configs import LLAMA, QWEN2
 from meshwright.specs.config.export import config_from_model
 from meshwright.specs.config.hugging_face import model_from_config
 from meshwright.specs.error import SpecError
-from meshwright.specs.model.rotary_scaling import RotaryScaling
+from meshwright.specs.model.rotary_scaling import RotaryScaling, rotary_frequencies
 
+YARN = {"type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
@@ -26,6 +28,24 @@ def test_both_spellings(field: str) -> None:
     assert linear.rotary_scaling == RotaryScaling("linear", 2.0, 1.0, 1.0, 0) and linear.rope_theta == 7.0
     for one in (model, linear):
         assert model_from_config(config_from_model(one)).digest == one.digest
+
+
+def test_yarn_as_deepseek_and_gpt_oss_say_it() -> None:
+    """Factor 40 over 4,096 tokens (DeepSeek-V3), whose numbers cancel where they turn; ends that are no whole numbers."""
+    deepseek = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1}
+    found = model_from_config({**LLAMA, "rope_scaling": deepseek}).rotary_scaling
+    assert found.turned_factor == 1.0
+    assert found.latent_score_factor == pytest.approx((0.1 * math.log(40) + 1) ** 2)
+    plain = model_from_config({**LLAMA, "rope_scaling": {**YARN, "truncate": False}})
+    assert plain.rotary_scaling.turned_factor == pytest.approx(0.1 * math.log(40) + 1)
+    assert plain.rotary_scaling.latent_score_factor == 1.0 and not plain.rotary_scaling.is_whole
+    said = model_from_config({**LLAMA, "rope_scaling": {**YARN, "attention_factor": 1.25}})
+    assert said.rotary_scaling.turned_factor == 1.25
+    for model in (plain, said):
+        assert model_from_config(config_from_model(model)).digest == model.digest
+    slow = rotary_frequencies(64, 1e4, found)[-1]
+    assert slow == pytest.approx(1e4 ** (-62 / 64) / 40)  # turns less than once in 4,096 tokens
+    assert rotary_frequencies(64, 1e4, found)[0] == 1.0
 
 
 def test_none_is_none() -> None:
@@ -54,9 +74,9 @@ def test_what_is_unclear_is_refused(changed: dict[str, Any], message: str) -> No
 
 
 def test_other_kinds_are_kept_by_name() -> None:
-    model = model_from_config({**QWEN2, "rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 32}})
-    assert model.rotary_scaling.kind == "yarn"
-    with pytest.raises(SpecError, match="yarn rotary scaling"):
+    model = model_from_config({**QWEN2, "rope_scaling": {"type": "dynamic", "factor": 4.0, "beta_fast": 32}})
+    assert model.rotary_scaling.kind == "dynamic"
+    with pytest.raises(SpecError, match="dynamic rotary scaling"):
         config_from_model(model)
 
 

@@ -147,7 +147,7 @@ def job_of(
         seed=resumed.seed, first_step=resumed.step, layer_edges=layer_edges(plan),
         layout=TensorLayout.of(own), data_axes=data_axes(own), groups=None if first is None else first.groups,
         learning_rate=rates, first_sample=resumed.samples, records_parameters=not is_launched,
-        source=with_their_tokenizer(source),
+        source=with_their_tokenizer(source), router=recipe.router,
     )  # fmt: skip
     files, path = {"plan.toml": plan_text(plan)}, str(resumed.path or "")
     program = place.whole_stages() if told.exchanges_inside else place.program

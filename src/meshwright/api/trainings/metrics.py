@@ -30,7 +30,8 @@ class StepMetrics:
     ``flops_per_s_per_device``: of the model, as of `Utilisation`; ``mfu``: None where no peak is known. ``left_s``: None
     where nothing says the end. ``held_out_loss``: where one was found after it. Losses are nats a token;
     ``gradient_norm`` is before clipping. ``drift``: what is to be told about predicted and measured. ``groups``:
-    how many groups of how many ranks its sequences were in, as of `GroupedBatch.words`.
+    how many groups of how many ranks its sequences were in, as of `GroupedBatch.words`. ``router_loss``: what the losses of
+    routers add, which is not in ``loss``.
     """
 
     number: int
@@ -49,6 +50,7 @@ class StepMetrics:
     num_undone: int = 0
     drift: Drift | None = None
     groups: str = ""
+    router_loss: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """As a line of the metrics file has it: ``step`` counts from 1, ``measured_s`` beside ``predicted_s``."""
@@ -57,7 +59,7 @@ class StepMetrics:
         return {name: value for name, value in row.items() if name not in OPTIONAL or value}
 
 
-OPTIONAL = ("held_out_loss", "num_undone", "drift", "groups")
+OPTIONAL = ("held_out_loss", "num_undone", "drift", "groups", "router_loss")
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class Meter:
             iteration.held_out_loss, iteration.num_undone,
             None if self.drift is None else self.drift.see(iteration),
             "" if iteration.groups is None else iteration.groups.words,
+            iteration.router_loss,
         )  # fmt: skip
 
     def _left_s(self, iteration: Iteration, mean_s: float, elapsed_s: float) -> float | None:

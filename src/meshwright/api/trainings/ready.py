@@ -126,6 +126,7 @@ def ready_training(
     """Looks whether the plan can run at all, finds where it goes on, and predicts its step. ``sequence_groups``: which
     algorithm puts sequences into groups of ranks."""
     check_plan(place.plan)
+    recipe.router.check(place.plan)
     require_torch()
     _require_proof(place.subject)
     resumed = resumed_from(checkpoints, first_step, seed, launch is None or launch.process == 0)

@@ -56,7 +56,9 @@ class Block(nn.Module):
         self.gelu = "none" if isinstance(mlp, FeedForward) and mlp.activation == "gelu" else "tanh"
         self.attention_norm = norm_layer(model, hidden)
         if attention.latent:
-            self.latent_attention = LatentAttention(hidden, attention, attention.latent, degree)
+            self.latent_attention = LatentAttention(
+                hidden, attention, attention.latent, degree, model.rotary_scaling
+            )
         else:
             self.latent_attention = None
             qkv = SplitLinear(hidden, attention.qkv_size // degree, gpt2 or attention.has_qkv_bias)

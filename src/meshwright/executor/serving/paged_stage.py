@@ -143,7 +143,9 @@ class PagedStage:
         """How positions turn, by angles in float64: [T, 1, D / 2]."""
         angles = torch.outer(positions_T.to(torch.float64), self._frequencies[rotary])
         wide = torch.complex128 if self.dtype == torch.float64 else torch.complex64
-        return torch.polar(torch.ones_like(angles), angles).to(wide)[:, None]
+        _, scaling = rotary
+        grown = torch.full_like(angles, scaling.turned_factor if scaling else 1.0)
+        return torch.polar(grown, angles).to(wide)[:, None]
 
     def forward(self, step: PackedStep, hidden_TE: Tensor | None = None) -> Tensor:
         """From tokens with the embedding, else from what the stage before gave: logits [R, V] with the head, else [T, E]."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -21,12 +22,14 @@ from meshwright.executor.models.cut.inner_team import InnerTeam
 from meshwright.executor.models.cut.module_cut import ModuleCut
 from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.models.encoder_decoder import EncoderDecoderStage
+from meshwright.executor.models.part.mixture import MixtureOfExperts
 from meshwright.executor.models.sequential import load_modules
 from meshwright.executor.models.skip_decoder import SkipStage
 from meshwright.executor.models.tensor_parallel import TensorParallel
 from meshwright.executor.models.vocabulary_shard import VocabularyShard
 from meshwright.executor.models.weights.initialisation import parameter_source
 from meshwright.executor.ops.attention.document_mask import DocumentMask
+from meshwright.executor.ops.expert.router_loss import RouterLoss
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.executor.ops.token_places import own_tokens
 from meshwright.executor.rank.handler import Row, ValueName
@@ -90,6 +93,7 @@ class TrainingState:
             self.training, held, dtype, device, has_tables=self.shard is None, parallel=self.parallel, source=self.source,
             cut=self.cut,
         )  # fmt: skip
+        self.router_losses = self._router_losses()
         edges = training.stage_edges()
         # of every stage that others read beside the path: which of its outputs each edge reads
         self.outputs_of_edges = {s: tuple(e.part for e in edges if e.source == s) for s in self.stages}
@@ -119,6 +123,20 @@ class TrainingState:
         if groups is None:
             return RankData(training, self.program, self.coordinates)
         return GroupData(training, self.program, groups, training.sequences(len(groups.lengths)))
+
+    def _router_losses(self) -> list[RouterLoss]:
+        """One for every router here, where the training has such losses."""
+        training, program = self.training, self.program
+        if not training.router:
+            return []
+        replicas = prod(axis.size for axis in program.axes if axis.name in training.replica_axes)
+        num_tokens = sum(microbatch.tokens for microbatch in program.tables.microbatches) * replicas
+        found = []
+        for module in (each for stage in self.stages.values() for each in stage.modules()):
+            if isinstance(module, MixtureOfExperts):
+                module.losses = RouterLoss(training.router, training.sequence_length, num_tokens)
+                found.append(module.losses)
+        return found
 
     def adopt(self, training: TrainingConfig, program: Program) -> None:
         """Go on with another program of the same parameters: other microbatches, in other segments. ``training``: with its
@@ -389,12 +407,14 @@ class TrainingState:
         if self.routing is not None:
             self.routing.begin(self.data.step)
         self.loss = None
+        for each in self.router_losses:
+            each.total = None
         self.squared_norm: Tensor | None = None
         self.num_undone = 0  # groups whose step was skipped or taken back
         self.copies: list[Piece] = []
 
     def end_iteration(self) -> dict[str, float]:
-        """Sums of this rank: its share of the loss, and of the squared gradient norm."""
+        """Sums of this rank: its share of the loss, of routers' losses, and of the squared gradient norm."""
         for number, group in self.groups.items():
             if group.is_live:  # a program without STEP
                 self.finish_gradients(number)
@@ -405,6 +425,7 @@ class TrainingState:
             self.routing.end()
         return {
             "loss": 0.0 if self.loss is None else float(self.loss),
+            "router_loss": sum(float(each.total) for each in self.router_losses if each.total is not None),
             "squared_norm": 0.0 if self.squared_norm is None else float(self.squared_norm),
             "num_undone": self.num_undone,
         }

@@ -43,6 +43,7 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.record import record
 from meshwright.specs.sequence.sequence_group import GroupedBatch
 from meshwright.specs.training.learning_rate import LearningRate
+from meshwright.specs.training.router_losses import RouterLosses
 from meshwright.specs.training.source import Source
 from meshwright.stage.chain.decoder import decoder_chain
 from meshwright.stage.chain.degrees import InnerDegrees, of_groups
@@ -105,6 +106,7 @@ class TrainingConfig:
     ``first_step``: number of the first iteration, which keys the data. An optimizer that clips needs a program that sums the
     norm of all ranks (`ClipGradients`). ``learning_rate``: by step; None: the optimizer's, always. ``groups``: which ranks
     share which sequences of a step, where its program is one of groups (`grouped_program`); None: all are as long.
+    ``router``: losses of routers, beside that of tokens.
     """
 
     model: ModelSpec
@@ -123,6 +125,7 @@ class TrainingConfig:
     learning_rate: LearningRate | None = None
     first_sample: int | None = None
     groups: GroupedBatch | None = None
+    router: RouterLosses = field(default_factory=RouterLosses)
 
     def __post_init__(self) -> None:
         if self.groups is not None:
@@ -139,6 +142,8 @@ class TrainingConfig:
                 "a ladder residual or parallel branches with long skips",
                 allowed="a plain decoder, whose parts follow each other",
             )
+        if self.router:
+            self.router.check_model(self.model)
         if self.source.modules:
             self._check_modules()
         if self.source.weights is not None and (self.model.num_encoder_layers or self.layer_edges):
@@ -159,6 +164,7 @@ class TrainingConfig:
             f"modules of {self.source.modules}": self.source.modules,
             "long skips": self.layer_edges,
             "a held-out loss on the way": self.source.evaluate_every,
+            "losses of routers": self.router,
         }
         for name in (name for name, is_there in beside.items() if is_there):
             raise ExecutionError(
@@ -182,6 +188,7 @@ class TrainingConfig:
             "tied tables": self.model.has_tied_embeddings,
             "a ladder residual": self.model.has_ladder_residual,
             "parallel branches": self.model.has_parallel_branches,
+            "losses of routers": self.router,
         }
         for name, is_there in held.items():
             if is_there:

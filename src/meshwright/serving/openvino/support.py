@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from meshwright.specs.error import MissingDataError, SpecError
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
+from meshwright.specs.model.rotary_scaling import LINEAR, LLAMA3
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
 PACKAGES = ("openvino", "nncf")
@@ -46,7 +46,7 @@ def refusal(model: ModelSpec) -> str:
         return f"{model.name} has experts: {LACKING['experts']}"
     if model.architecture not in FAMILIES:
         return f"{model.name} is a {model.architecture} model, and the graphs here are those of {', '.join(FAMILIES)}"
-    if model.rotary_scaling and model.rotary_scaling.kind not in ROTARY_SCALINGS:
+    if model.rotary_scaling and model.rotary_scaling.kind not in (LINEAR, LLAMA3):
         return f"{model.name} has {model.rotary_scaling.kind} rotary scaling, which is not computed here"
     if model.final_logit_cap or any(block.attention.logit_cap for block in model.layers):
         return f"{model.name} caps scores or logits, which the paged-attention operation cannot"

@@ -7,13 +7,15 @@ from typing import Any
 
 from meshwright.specs.config.reader import ConfigReader
 from meshwright.specs.error import SpecError
-from meshwright.specs.model.rotary_scaling import LLAMA3, ROTARY_SCALINGS, RotaryScaling
+from meshwright.specs.model.rotary_scaling import LLAMA3, ROTARY_SCALINGS, YARN, RotaryScaling
 
 _UNSCALED = ("default", "")
 _KNOWN = {
     *("rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor"),
     *("original_max_position_embeddings", "partial_rotary_factor"),
 }
+_KNOWN_OF_YARN = {*("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate")}
+BETA_FAST, BETA_SLOW = 32.0, 1.0  # turns, where a file does not say them
 
 
 def rotary_fields(read: ConfigReader) -> dict[str, Any]:
@@ -37,9 +39,12 @@ def rotary_fields(read: ConfigReader) -> dict[str, Any]:
         return {}
     if kind not in ROTARY_SCALINGS:
         return {"rope_scaling": str(kind)}
-    unknown = sorted(key for key in given if key not in _KNOWN and given[key] is not None)
+    known = _KNOWN | (_KNOWN_OF_YARN if kind == YARN else set())
+    unknown = sorted(key for key in given if key not in known and given[key] is not None)
     if unknown:
-        raise SpecError(f"{inner.where}: unknown field {unknown[0]!r}", allowed=", ".join(sorted(_KNOWN)))
+        raise SpecError(f"{inner.where}: unknown field {unknown[0]!r}", allowed=", ".join(sorted(known)))
+    if kind == YARN:
+        return _yarn_fields(read, inner)
     fields: dict[str, Any] = {"rope_scaling": kind, "rope_factor": _needed(inner, "factor")}
     if kind == LLAMA3:
         length = read.size("max_sequence_length")
@@ -49,13 +54,51 @@ def rotary_fields(read: ConfigReader) -> dict[str, Any]:
     return fields
 
 
+def _yarn_fields(read: ConfigReader, inner: ConfigReader) -> dict[str, Any]:
+    """As transformers reads them: a factor that is null is that of the model's length over the original one."""
+    length = read.size("max_sequence_length")
+    original = inner.size("original_max_position_embeddings", length)
+    return {
+        "rope_scaling": YARN,
+        "rope_factor": inner.number("factor", length / original),
+        "rope_low_factor": inner.number("beta_slow", BETA_SLOW),
+        "rope_high_factor": inner.number("beta_fast", BETA_FAST),
+        "rope_original_length": original,
+        "rope_attention_factor": inner.number("attention_factor", 0.0),
+        "rope_magnitude": _from_zero(inner, "mscale"),
+        "rope_all_magnitude": _from_zero(inner, "mscale_all_dim"),
+        "has_whole_rope_ramp": inner.flag("truncate", True),
+    }
+
+
+def _from_zero(read: ConfigReader, name: str) -> float:
+    """A number from 0, which is none."""
+    return read.number(name, 0.0) if read.config.get(name) else 0.0
+
+
 def rotary_config(scaling: RotaryScaling) -> dict[str, Any]:
     """The field `rope_scaling` of a config.json that says this."""
     said: dict[str, Any] = {"rope_type": scaling.kind, "factor": scaling.factor}
     if scaling.kind == LLAMA3:
         said["low_freq_factor"], said["high_freq_factor"] = scaling.low_factor, scaling.high_factor
         said["original_max_position_embeddings"] = scaling.original_length
-    return said
+    return said if scaling.kind != YARN else {**said, **_yarn_config(scaling)}
+
+
+def _yarn_config(scaling: RotaryScaling) -> dict[str, Any]:
+    """Numbers that are 0 are left out: transformers then takes what follows from the others."""
+    numbers = {
+        "attention_factor": scaling.attention_factor,
+        "mscale": scaling.magnitude,
+        "mscale_all_dim": scaling.all_magnitude,
+    }
+    return {
+        "beta_slow": scaling.low_factor,
+        "beta_fast": scaling.high_factor,
+        "original_max_position_embeddings": scaling.original_length,
+        "truncate": scaling.is_whole,
+        **{name: value for name, value in numbers.items() if value},
+    }
 
 
 def _name(config: Mapping[str, Any]) -> str:

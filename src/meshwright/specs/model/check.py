@@ -8,7 +8,7 @@ from typing import Any, get_args
 from meshwright.specs.bound.bound import MOST_LAYERS, MOST_SIZE, check_most
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.block import SCORES, Attention, Experts, LatentRanks
-from meshwright.specs.model.rotary_scaling import LLAMA3
+from meshwright.specs.model.rotary_scaling import LLAMA3, YARN
 from meshwright.specs.model.shape import ARCHITECTURES, ModelShape
 from meshwright.specs.printable import check_printable
 
@@ -157,7 +157,7 @@ def _check_rotary(model: ModelShape) -> None:
         raise SpecError(f"{model.name}: {scaling} without rotary positions", allowed="none")
     if not scaling.factor > 0:
         raise SpecError(f"{model.name}: {scaling}", allowed="a factor above 0")
-    if scaling.kind == LLAMA3 and not (
+    if scaling.kind in (LLAMA3, YARN) and not (
         0 < scaling.low_factor < scaling.high_factor and scaling.original_length > 0
     ):
         raise SpecError(f"{model.name}: {scaling}", allowed="0 < low < high, and a length from 1")

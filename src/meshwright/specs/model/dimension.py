@@ -42,6 +42,8 @@ ADDED_DIMENSIONS: Mapping[str, Any] = {
     **dict.fromkeys(("value_head_dim", "sliding_window", "rope_original_length", "lora_rank"), 0),
     **dict.fromkeys(("attention_logit_cap", "final_logit_cap", "lora_alpha"), 0.0),
     **dict.fromkeys(("rope_factor", "rope_low_factor", "rope_high_factor"), 1.0),
+    **dict.fromkeys(("rope_attention_factor", "rope_magnitude", "rope_all_magnitude"), 0.0),
+    "has_whole_rope_ramp": True,
     **dict.fromkeys(("activation", "rope_scaling"), ""),
     **dict.fromkeys(("dense_layers", "sliding_layers", "trained", "lora_targets"), ()),
     **dict.fromkeys(("num_expert_groups", "num_expert_groups_per_token"), 1),
@@ -102,6 +104,10 @@ _OF_PART: Mapping[type, Mapping[str, str]] = {
         "rope_low_factor": "low_factor",
         "rope_high_factor": "high_factor",
         "rope_original_length": "original_length",
+        "rope_attention_factor": "attention_factor",
+        "rope_magnitude": "magnitude",
+        "rope_all_magnitude": "all_magnitude",
+        "has_whole_rope_ramp": "is_whole",
     },
 }
 _NAMES = ("name", "architecture", "source")

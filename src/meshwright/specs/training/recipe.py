@@ -11,9 +11,10 @@ from meshwright.specs.plan.optimizer import AdamW
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.slot import reference_text
 from meshwright.specs.training.learning_rate import LearningRate
+from meshwright.specs.training.router_losses import RouterLosses
 from meshwright.specs.units import parse_count
 
-LENGTH, OPTIMIZER = "How long", "Optimizer"
+LENGTH, OPTIMIZER, EXPERTS = "How long", "Optimizer", "Experts"
 ADAMW = "adamw"
 
 LEARNING_RATE = 1e-3  # of AdamW, for decoders of a few million parameters
@@ -52,6 +53,7 @@ class Recipe:
             2302.13971).
         clip: the largest norm of all gradients; None: what the plan says.
         optimizer: a name in the slot, with its options; empty: what the plan says.
+        balance_loss, z_loss: coefficients, as of `RouterLosses`.
     """
 
     learning_rate: float = option(LEARNING_RATE, "The peak.", panel=OPTIMIZER)
@@ -64,11 +66,19 @@ class Recipe:
     epsilon: float = 1e-8
     clip: float | None = option(None, "Largest norm of all gradients (the plan's).", panel=OPTIMIZER)
     optimizer: str = option("", "NAME(option=...) (the plan's).", panel=OPTIMIZER)
+    balance_loss: float = option(0.0, "Coefficient of the loss that balances experts.", panel=EXPERTS)
+    z_loss: float = option(0.0, "Coefficient of the squares of routers' log-sums.", panel=EXPERTS)
 
     def __post_init__(self) -> None:
         if self.weight_decay < 0:
             raise SpecError(f"a weight decay of {self.weight_decay}", allowed="a number from 0")
         AdamW(self.betas, self.epsilon)  # raises where they cannot be
+        _ = self.router  # so does this
+
+    @property
+    def router(self) -> RouterLosses:
+        """Losses of routers."""
+        return RouterLosses(self.balance_loss, self.z_loss)
 
     def rule(self, optimizer: str) -> str:
         """An optimizer as a slot names it, with the betas and epsilon from here where it is AdamW and says none itself.

@@ -38,6 +38,7 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 DEEPSEEK = {
     **SIZES, "num_key_value_heads": 4, "n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 3,
     "moe_intermediate_size": 12, "first_k_dense_replace": 1, "q_lora_rank": 14, "kv_lora_rank": 10, "qk_nope_head_dim": 6,
@@ -93,6 +94,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 4.0, "rms_norm_eps": 1e-3, "attention_bias": True,
     },
     "deepseek_v3": {**DEEPSEEK, "model_type": "deepseek_v3", "n_group": 3, "topk_group": 2},
+    "llama yarn": {"model_type": "llama", **SIZES, "rope_scaling": YARN, "rope_theta": 500.0},
+    "qwen3_moe yarn": {
+        "model_type": "qwen3_moe", **SIZES, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+        "head_dim": 16, "rope_scaling": {**YARN, "truncate": False, "beta_fast": 4.0},
+    },
+    "deepseek_v2 yarn": {
+        **DEEPSEEK, "model_type": "deepseek_v2",
+        "rope_scaling": {**YARN, "beta_fast": 8, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707},
+    },
+    "deepseek_v3 yarn": {
+        **DEEPSEEK, "model_type": "deepseek_v3", "n_group": 3, "topk_group": 2,
+        "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5},
+    },
     "deepseek_v3 plain": {
         **DEEPSEEK, "model_type": "deepseek_v3", "n_group": 1, "topk_group": 1, "norm_topk_prob": False,
         "first_k_dense_replace": 0, "q_lora_rank": None,
@@ -243,7 +257,7 @@ def test_generation_ends_where_a_document_ended_in_training(tmp_path: Path) -> N
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown field": ({"logit_scale": 0.5}, "logit_scale"),
     "quantised": ({"quantization_config": {"quant_method": "gptq"}}, "served, not trained"),
-    "yarn": ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn rotary scaling"),
+    "dynamic": ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "dynamic rotary scaling"),
     "partial rotation": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     "activation": ({"hidden_act": "gelu"}, "hidden_act"),
     "another number of layers": ({"num_hidden_layers": 2}, "which llama models do not have"),

@@ -26,7 +26,10 @@ def router(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Te
     """Rows of this device's tokens for all experts, with what puts their results together, and how many go to each."""
     mixture = _mixture(stage, step)
     hidden_TE = x_BsE.flatten(0, 1)
-    tokens_NE, gates_TK, order_N, counts_X = mixture.dispatched(hidden_TE[mixture.own_tokens(len(hidden_TE))])
+    own_TE = hidden_TE[mixture.own_tokens(len(hidden_TE))]
+    degree = 1 if mixture.parallel is None else mixture.parallel.team.degree
+    num_copies = degree * len(own_TE) / data.tokens_BS.numel()
+    tokens_NE, gates_TK, order_N, counts_X = mixture.dispatched(own_TE, num_copies)
     return tokens_NE, gates_TK, order_N, counts_X.view(mixture.shard.degree, -1)
 
 

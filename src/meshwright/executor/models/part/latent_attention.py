@@ -19,6 +19,7 @@ from meshwright.executor.ops.attention.sliding_window import within_window
 from meshwright.executor.ops.linear import SplitLinear
 from meshwright.executor.ops.norm.rms_norm import SplitRMSNorm
 from meshwright.specs.model.block import Attention, LatentRanks
+from meshwright.specs.model.rotary_scaling import RotaryScaling
 
 NORM_EPSILON = 1e-6  # of the latents' norms, in published code whatever the model's other norms have
 
@@ -28,9 +29,13 @@ class LatentAttention(nn.Module):
     is on all of them, and its gradient there is of their own heads: a part of it.
     """
 
-    def __init__(self, hidden_size: int, attention: Attention, latent: LatentRanks, degree: int = 1) -> None:
+    def __init__(
+        self, hidden_size: int, attention: Attention, latent: LatentRanks, degree: int = 1,
+        scaling: RotaryScaling | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.attention, self.latent, self.num_heads = attention, latent, attention.num_heads // degree
+        self.scale = attention.head_dim**-0.5 * (scaling.latent_score_factor if scaling else 1.0)
         has_bias, query_size = attention.has_qkv_bias, self.num_heads * attention.head_dim
         self.unturned = attention.head_dim - latent.rotary_head_dim
         if latent.query_rank:
@@ -85,8 +90,7 @@ class LatentAttention(nn.Module):
         else:
             query = self.query(x_BSE)
         plain, turned = torch.split(self._by_heads(query), [self.unturned, self.latent.rotary_head_dim], -1)
-        scale = self.attention.head_dim**-0.5
-        query_BHSD: Tensor = torch.cat((plain, rotate(turned.contiguous(), turn.key)), -1) * scale
+        query_BHSD: Tensor = torch.cat((plain, rotate(turned.contiguous(), turn.key)), -1) * self.scale
         return query_BHSD
 
     def _keys_and_values(self, x_BSE: Tensor, turn: Rotation) -> tuple[Tensor, Tensor]:

@@ -15,9 +15,10 @@ from meshwright.executor.layout.tensor_shard import ExpertShard
 from meshwright.executor.models.tensor_parallel import TensorParallel
 from meshwright.executor.ops.expert.dispatch import combine, dispatch
 from meshwright.executor.ops.expert.expert_mlp import expert_mlp
-from meshwright.executor.ops.expert.routing import route
+from meshwright.executor.ops.expert.router_loss import RouterLoss
+from meshwright.executor.ops.expert.routing import gates_of
 from meshwright.executor.ops.gated_silu import gated_silu
-from meshwright.executor.ops.linear import SplitLinear
+from meshwright.executor.ops.linear import SplitLinear, linear
 from meshwright.specs.model.block import Experts
 from meshwright.specs.model.model import ModelSpec
 
@@ -45,9 +46,9 @@ class SharedExpert(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """What a block with experts has in place of an MLP. Every token goes to its experts, none is dropped; no loss balances
-    their load, because the model's specification has none. A correction of choices is a constant: it is read with the
-    weights, and no step changes it.
+    """What a block with experts has in place of an MLP. Every token goes to its experts, none is dropped; `losses` of a
+    training may balance their load. A correction of choices is a constant: it is read with the weights, and no step changes
+    it.
 
     With `parallel` a device has some experts, of each its part of the inner units (`TensorShard.experts`), and all of the
     router. Results are then parts of a sum, so what multiplies them, gates and router, has on every device a part of its
@@ -62,6 +63,7 @@ class MixtureOfExperts(nn.Module):
         inner = experts.intermediate_size // shard.inner_degree
         num_here, shared = experts.num_experts // shard.degree, experts.shared_intermediate_size // degree
         self.experts, self.parallel = experts, parallel
+        self.losses: RouterLoss | None = None
         self.routing = experts.routing_in(model.architecture)
         self.router = nn.Linear(hidden, experts.num_experts, bias=False)
         correction_X = torch.zeros(experts.num_experts) if self.routing.has_correction else None
@@ -92,17 +94,23 @@ class MixtureOfExperts(nn.Module):
 
     def routed(self, hidden_TE: Tensor) -> Tensor:
         """The sum over every token's own experts."""
-        tokens_NE, gates_TK, order_N, counts_X = self.dispatched(hidden_TE)
+        num_copies = 1 if self.parallel is None else self.parallel.team.degree
+        tokens_NE, gates_TK, order_N, counts_X = self.dispatched(hidden_TE, num_copies)
         return combine(self.through_experts(tokens_NE, counts_X), gates_TK, order_N)
 
-    def dispatched(self, hidden_TE: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rows [N, E] of tokens sorted by expert, of all experts; gates [T, K], the rows' order [N], rows of each [X]."""
-        experts = self.experts
-        gates_TK, experts_TK = route(
-            hidden_TE, self.router.weight, experts.num_experts_per_token, self.routing, self.correction
+    def dispatched(self, hidden_TE: Tensor, num_copies: float = 1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rows [N, E] of tokens sorted by expert, of all experts; gates [T, K], the rows' order [N], rows of each [X].
+        ``num_copies``: devices that have these tokens."""
+        experts, routing = self.experts, self.routing
+        logits_TX = linear(hidden_TE, self.router.weight)
+        gates_TK, experts_TK = gates_of(
+            logits_TX, experts.num_experts_per_token, routing, self.correction, hidden_TE.dtype
         )
         if self.routed_to is not None:
             self.routed_to(experts_TK)
+        if self.losses is not None:
+            is_sigmoid = routing.scores == "sigmoid"
+            gates_TK = self.losses.attached(gates_TK, logits_TX, experts_TK, is_sigmoid, num_copies)
         tokens_NE, order_N, counts_X = dispatch(hidden_TE, experts_TK, experts.num_experts)
         return tokens_NE, gates_TK, order_N, counts_X
 

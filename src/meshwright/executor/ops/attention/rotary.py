@@ -40,7 +40,8 @@ def rotation(
     device: torch.device | str = "cpu",
     scaling: RotaryScaling | None = None,
 ) -> Rotation:
-    """The table for positions 0 .. num_positions - 1; the scale 1 / sqrt(head_dim) is in the query's part.
+    """The table for positions 0 .. num_positions - 1; the scale 1 / sqrt(head_dim) is in the query's part, and in both
+    what a scaling multiplies by.
 
     Angles are computed in float64; the table is complex128 for float64 and complex64 otherwise.
     Raises ExecutionError for an odd `head_dim`.
@@ -51,7 +52,7 @@ def rotation(
         )
     positions_S = torch.arange(num_positions, dtype=torch.float64)
     angles = torch.outer(positions_S, frequencies(head_dim, theta, scaling))
-    turn = torch.polar(torch.ones_like(angles), angles)
+    turn = torch.polar(torch.full_like(angles, scaling.turned_factor if scaling else 1.0), angles)
     wide = torch.complex128 if dtype == torch.float64 else torch.complex64
     tables = (turn * head_dim**-0.5, turn, turn.conj() * head_dim**-0.5, turn.conj())
     return Rotation(*(table.to(wide).resolve_conj().to(device) for table in tables))

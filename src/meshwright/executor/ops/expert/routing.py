@@ -30,7 +30,15 @@ def route(
     Gates have the dtype of the hidden state; scores of 16-bit ones are made in float32. Gradients flow through the gates, and
     the router's weight gradient is split as that of any linear layer; a choice has none.
     """
-    logits_TX = linear(hidden_TE, router_weight_XE)
+    return gates_of(
+        linear(hidden_TE, router_weight_XE), num_per_token, routing, correction_X, hidden_TE.dtype
+    )
+
+
+def gates_of(
+    logits_TX: Tensor, num_per_token: int, routing: Routing, correction_X: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """What `route` gives, from the router's logits; gates in this dtype."""
     scores_TX = _scores(logits_TX, routing)
     experts_TK = chosen_experts(scores_TX.detach(), num_per_token, routing, correction_X)
     gates_TK = scores_TX.gather(1, experts_TK)
@@ -38,7 +46,7 @@ def route(
         gates_TK = gates_TK / (gates_TK.sum(1, keepdim=True) + LEAST_SUM)
     if routing.gate_scale != 1.0:
         gates_TK = gates_TK * routing.gate_scale
-    return gates_TK.to(hidden_TE.dtype), experts_TK
+    return gates_TK.to(dtype), experts_TK
 
 
 def _scores(logits_TX: Tensor, routing: Routing) -> Tensor:
