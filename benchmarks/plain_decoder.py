@@ -65,9 +65,13 @@ class PlainMixture(nn.Module):
         super().__init__()
         num, hidden, inner = experts.num_experts, model.hidden_size, experts.intermediate_size
         self.experts, self.routing = experts, experts.routing_in(model.architecture)
-        self.router = nn.Linear(hidden, num, bias=False)
+        self.has_bias = model.has_expert_bias
+        self.router = nn.Linear(hidden, num, bias=self.has_bias)
         self.expert_gate_up = PlainExperts(num, 2 * inner, hidden)
         self.expert_down = PlainExperts(num, hidden, inner)
+        if self.has_bias:
+            self.expert_gate_up.bias = nn.Parameter(torch.zeros(num, 2 * inner))
+            self.expert_down.bias = nn.Parameter(torch.zeros(num, hidden))
         if self.routing.has_correction:
             self.correction = nn.Buffer(torch.zeros(num))
         if experts.shared_intermediate_size:
@@ -77,8 +81,16 @@ class PlainMixture(nn.Module):
 
     def forward(self, x_BSE: Tensor) -> Tensor:
         """x_BSE -> the same shape."""
-        gate_BSXI, up_BSXI = torch.einsum("bse,xoe->bsxo", x_BSE, self.expert_gate_up.weight).chunk(2, -1)
-        each_BSXE = torch.einsum("bsxi,xei->bsxe", F.silu(gate_BSXI) * up_BSXI, self.expert_down.weight)
+        both_BSXO = torch.einsum("bse,xoe->bsxo", x_BSE, self.expert_gate_up.weight)
+        gate_BSXI, up_BSXI = (both_BSXO + self.expert_gate_up.bias if self.has_bias else both_BSXO).chunk(
+            2, -1
+        )
+        inner_BSXI = F.silu(gate_BSXI) * up_BSXI
+        if self.has_bias:
+            gate_BSXI, up_BSXI = gate_BSXI.clamp(max=7.0), up_BSXI.clamp(-7.0, 7.0)
+            inner_BSXI = (up_BSXI + 1) * gate_BSXI * torch.sigmoid(1.702 * gate_BSXI)
+        each_BSXE = torch.einsum("bsxi,xei->bsxe", inner_BSXI, self.expert_down.weight)
+        each_BSXE = each_BSXE + self.expert_down.bias if self.has_bias else each_BSXE
         out_BSE = torch.einsum("bsxe,bsx->bse", each_BSXE, self._gates(x_BSE))
         if hasattr(self, "shared"):
             shared = self.shared(x_BSE)
@@ -169,6 +181,8 @@ class PlainBlock(nn.Module):
             self.latent_attention = PlainLatentAttention(hidden, attention, attention.latent)
         else:
             self.qkv = nn.Linear(hidden, attention.qkv_size, bias=gpt2 or attention.has_qkv_bias)
+        if model.has_attention_sinks:
+            self.sinks = PlainExperts(attention.num_heads)
         if attention.has_query_key_norm:
             self.query_norm = nn.RMSNorm(attention.head_dim, eps=model.norm_epsilon)
             self.key_norm = nn.RMSNorm(attention.head_dim, eps=model.norm_epsilon)
@@ -218,10 +232,22 @@ class PlainBlock(nn.Module):
             query, key = turned(query, cos_SP, sin_SP), turned(key, cos_SP, sin_SP)
         is_grouped = attention.num_kv_heads != attention.num_heads
         seen_SS = _window_mask(query, attention.window) if attention.window else None
+        if model.has_attention_sinks:
+            return self._with_sinks(query, key, value, seen_SS)
         out = F.scaled_dot_product_attention(
             query, key, value, seen_SS, is_causal=seen_SS is None, enable_gqa=is_grouped
         )
         return out.transpose(1, 2).flatten(2)
+
+    def _with_sinks(self, query: Tensor, key: Tensor, value: Tensor, seen_SS: Tensor | None) -> Tensor:
+        """A column of its own in the softmax for every head, which has no value."""
+        group = self.attention.num_heads // self.attention.num_kv_heads
+        key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+        scores = query @ key.transpose(-1, -2) * self.attention.head_dim**-0.5
+        seen = torch.ones_like(scores[0, 0], dtype=torch.bool).tril() if seen_SS is None else seen_SS
+        sinks = self.sinks.weight[None, :, None, None].expand(*scores.shape[:-1], 1)
+        whole = torch.cat((scores.masked_fill(~seen, -torch.inf), sinks), -1).softmax(-1)
+        return (whole[..., :-1] @ value).transpose(1, 2).flatten(2)
 
 
 class PlainDecoder(nn.Module):

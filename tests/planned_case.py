@@ -67,6 +67,12 @@ FOLDED = {
     ),
 }
 WINDOWED = LLAMA.changed(architecture="mistral", sliding_window=3, sliding_layers=(0, 1, 2))
+# Sinks of heads, biases of experts and of their router, windows in every second block, scaled positions.
+GPT_OSS = LLAMA.changed(
+    architecture="gpt_oss", num_experts=4, has_qkv_bias=True, has_output_bias=True, sliding_window=3, sliding_layers=(0, 2),
+    rope_scaling="yarn", rope_factor=4.0, rope_low_factor=1.0, rope_high_factor=32.0, rope_original_length=4,
+    has_whole_rope_ramp=False, **_EXPERTS,
+)  # fmt: skip
 PLAIN_HEADS = LLAMA.changed(num_kv_heads=4)  # every query with keys of its own
 LADDER = LLAMA.changed(has_ladder_residual=True)
 LADDER_GPT = GPT.changed(has_ladder_residual=True)
@@ -82,6 +88,7 @@ MODELS: Mapping[str, ModelSpec] = {
     "ladder gpt": LADDER_GPT, "branches": BRANCHES, "branches gpt": BRANCHES_GPT, "encoder": ENCODER,
     "tied encoder": TIED_ENCODER, "encoder experts": ENCODER_EXPERTS, "windowed": WINDOWED, "plain heads": PLAIN_HEADS,
     **FOLDED,
+    "gpt oss": GPT_OSS,
 }  # fmt: skip
 GRADIENTS, AFTER_ADAMW = 1e-10, 1e-8  # DESIGN's tolerances against one process, float64
 BATCH = 8

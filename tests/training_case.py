@@ -171,8 +171,8 @@ def reference(
 
 def torch_optimizer(plain: torch.nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """SGD or AdamW, decay on matrices only."""
-    matrices = [p for p in plain.parameters() if p.dim() >= 2]
-    vectors = [p for p in plain.parameters() if p.dim() < 2]
+    is_matrix = {p: p.dim() >= 2 and not name.endswith(".bias") for name, p in plain.named_parameters()}
+    matrices, vectors = ([p for p, found in is_matrix.items() if found is wanted] for wanted in (True, False))
     groups = [
         {"params": matrices, "weight_decay": config.weight_decay},
         {"params": vectors, "weight_decay": 0.0},

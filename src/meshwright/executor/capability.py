@@ -29,6 +29,7 @@ def check_plan(plan: Plan) -> None:
         missing.append(f"dispatch={plan.dispatch}")
     missing += _missing_with_vocabulary(plan)
     missing += _missing_with_edges(plan)
+    missing += _missing_with_sinks(plan)
     missing += _missing_with_recompute(plan)
     if plan.dtype not in EXECUTED_DTYPES:
         missing.append(f"dtype={plan.dtype}")
@@ -56,6 +57,19 @@ def _missing_with_recompute(plan: Plan) -> list[str]:
     return [
         f"recompute={plan.recompute} with {' and '.join(name for name, is_there in beside.items() if is_there)}"
     ]
+
+
+def _missing_with_sinks(plan: Plan) -> list[str]:
+    """What does not run of a model whose heads have sinks, and whose experts have biases (GPT-OSS)."""
+    if not plan.model.has_attention_sinks:
+        return []
+    missing = {
+        f"cp={plan.cp} with attention sinks": plan.cp > 1,
+        f"parts_of={plan.parts_of} with attention sinks": len(plan.parts) > 1 and plan.parts_of != "samples",
+        f"etp={plan.expert_tp} beside tp={plan.tp}, ep={plan.ep} with biases of experts": plan.expert_tp > 1
+        and (plan.ep > 1 or plan.expert_tp != plan.tp),
+    }
+    return [what for what, is_there in missing.items() if is_there]
 
 
 def _missing_with_vocabulary(plan: Plan) -> list[str]:
@@ -87,13 +101,12 @@ def unexecuted_features(model: ModelSpec) -> tuple[str, ...]:
     """What a model has that the executor's block has not; empty: it can be trained here."""
     scaling = model.rotary_scaling
     found = {
-        "experts with biases": model.has_expert_bias or bool(model.experts and model.experts.has_bias),
+        "shared experts with biases": bool(model.experts and model.experts.has_bias),
         "experts that its groups do not divide": any(
             not each.routing_in(model.architecture).fits(each.num_experts, each.num_experts_per_token)
             for each in (block.experts for block in model.kinds)
             if each
         ),
-        "attention sinks": model.has_attention_sinks,
         f"{model.architecture} blocks": model.is_gemma,
         f"{scaling and scaling.kind} rotary scaling": scaling is not None
         and scaling.kind not in ROTARY_SCALINGS,
@@ -107,6 +120,6 @@ def check_model(model: ModelSpec) -> None:
     if missing:
         raise SpecError(
             f"{model.name} has {', '.join(missing)}, which the executor does not build",
-            allowed="models of the GPT-2, Llama, Qwen, Mistral, Mixtral and DeepSeek families",
+            allowed="models of the GPT-2, Llama, Qwen, Mistral, Mixtral, DeepSeek and GPT-OSS families",
             next="plan and simulate it, or train another model",
         )

@@ -31,6 +31,7 @@ ROW_PARALLEL = (
 )  # divided by input, the second dimension of weight and A
 COLUMN_PARALLEL = (
     "qkv",
+    "sinks",
     "query",
     "widen_query",
     "widen_key_value",
@@ -41,6 +42,7 @@ EXPERT_MATRICES = {
     "expert_gate_up": 1,
     "expert_down": 2,
 }  # [experts, outputs, inputs]: by an expert's inner units
+WHOLE_BIAS = "expert_down.bias"  # behind a row-parallel product: every device has it, and adds a share
 TABLES = ("embedding.weight", "head.weight")
 WHOLE = None
 
@@ -90,6 +92,8 @@ class TensorShard:
     def dim(self, name: str) -> int | None:
         """The dimension of a parameter that is divided; WHOLE where every device has all of it."""
         owner, addition = _matrix_of(name)
+        if name.endswith(WHOLE_BIAS):
+            return WHOLE
         if owner in EXPERT_MATRICES:
             return EXPERT_MATRICES[owner] if self.experts.inner_degree > 1 else WHOLE
         if self.degree == 1:

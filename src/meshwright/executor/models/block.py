@@ -16,6 +16,7 @@ from meshwright.executor.models.tensor_parallel import TensorParallel
 from meshwright.executor.ops.attention.causal_attention import HeadLayout, causal_attention
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.attention.rotary import Rotation
+from meshwright.executor.ops.attention.sink_attention import sink_attention
 from meshwright.executor.ops.gated_silu import gated_silu
 from meshwright.executor.ops.linear import SplitLinear
 from meshwright.executor.ops.norm.layer_norm import SplitLayerNorm
@@ -30,6 +31,14 @@ def norm_layer(model: ModelSpec, width: int) -> nn.Module:
     if model.is_gpt2:
         return SplitLayerNorm(width, eps=model.norm_epsilon)
     return SplitRMSNorm(width, eps=model.norm_epsilon)
+
+
+class HeadSinks(nn.Module):
+    """One number of every head, which joins the softmax of its scores."""
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_heads))
 
 
 class Block(nn.Module):
@@ -63,6 +72,7 @@ class Block(nn.Module):
             self.latent_attention = None
             qkv = SplitLinear(hidden, attention.qkv_size // degree, gpt2 or attention.has_qkv_bias)
             self.qkv = with_addition(model, "qkv", qkv)
+        self.sinks = HeadSinks(attention.num_heads // degree) if model.has_attention_sinks else None
         has_norms, head_dim = attention.has_query_key_norm, attention.head_dim
         self.query_norm = norm_layer(model, head_dim) if has_norms else None
         self.key_norm = norm_layer(model, head_dim) if has_norms else None
@@ -100,6 +110,9 @@ class Block(nn.Module):
 
     def attend(self, qkv: Tensor, turn: Rotation | None, documents: DocumentMask | None = None) -> Tensor:
         """The attention of a fused projection: causal."""
+        if self.sinks is not None:
+            assert turn is not None, "sinks are of a family with rotary positions"
+            return sink_attention(qkv, self.layout, turn, self.sinks.weight, documents)
         return causal_attention(qkv, self.layout, turn, documents)
 
     def attention_part(

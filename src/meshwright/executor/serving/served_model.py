@@ -73,6 +73,8 @@ def check_served(model: ModelSpec) -> None:
         "an encoder": model.num_encoder_layers > 0,
         "a ladder residual or parallel branches": model.hands_on_results,
         "latent attention": any(block.attention.latent for block in model.kinds),
+        "attention sinks": model.has_attention_sinks,
+        "experts with biases": model.has_expert_bias,
         "caps of scores or logits": model.final_logit_cap > 0
         or any(block.attention.logit_cap for block in model.kinds),
     }

@@ -7,7 +7,7 @@ and computes read what was gathered for them. A master copy is what is stepped w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
@@ -86,7 +86,7 @@ class GroupState:
         self.step = Optimizer(
             [one.tensor for one in self.trained],
             config,
-            [len(shapes[one.segment.name]) >= LEAST_DECAYED_DIMS for one in self.trained],
+            [_decays(one.segment.name, shapes[one.segment.name]) for one in self.trained],
         )
         self.moments = HostMoments(self.step, [one.tensor for one in self.trained], self.device)
 
@@ -325,3 +325,8 @@ class GroupState:
         self._drop_flat()
         for one in self.trained:
             one.tensor.grad = None
+
+
+def _decays(name: str, shape: Sequence[int]) -> bool:
+    """Is a parameter a matrix? Biases of all experts are one tensor of two dimensions."""
+    return len(shape) >= LEAST_DECAYED_DIMS and not name.endswith(".bias")

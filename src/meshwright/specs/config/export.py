@@ -26,6 +26,7 @@ CLASSES = {
     "qwen3_moe": "Qwen3MoeForCausalLM",
     "deepseek_v2": "DeepseekV2ForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
 }
 # What readers of those families look at: the fields that `model_from_config` takes.
 _READ = {
@@ -59,6 +60,10 @@ _READ_BY_FAMILY = {
     "deepseek_v3": {*_READ, *_READ_DEEPSEEK, "rope_interleave"},
     "qwen2_moe": {*_READ, *_READ_WINDOWS, *_READ_EXPERTS, "qkv_bias"},
     "qwen3_moe": {*_READ, *_READ_WINDOWS, *_READ_EXPERTS, "attention_bias"},
+    "gpt_oss": {
+        *(*_READ, "attention_bias", "sliding_window", "layer_types", "swiglu_alpha", "swiglu_limit"),
+        *("experts_per_token", "initial_context_length"),  # two that are there by other names, too
+    },
     "gemma3_text": {  # served, not trained: see `executor.serving.gemma`
         *(
             *_READ,
@@ -191,6 +196,8 @@ def _decoder_config(model: ModelSpec) -> dict[str, Any]:
         config["attention_bias"] = model.attention.has_qkv_bias
     if model.architecture == "llama":
         config["mlp_bias"] = bool(model.mlp and model.mlp.has_bias)
+    if model.architecture == "gpt_oss":
+        config |= _gpt_oss_config(model)
     if model.architecture in ("mistral", "mixtral"):
         config["sliding_window"] = _windows(model)[0] or None
     if model.architecture.startswith("qwen"):
@@ -205,7 +212,7 @@ def _decoder_config(model: ModelSpec) -> dict[str, Any]:
 def _expert_config(model: ModelSpec, experts: Experts) -> dict[str, Any]:
     """Mixtral's experts are in all blocks, and their gates always sum to one."""
     config: dict[str, Any] = {"num_experts_per_tok": experts.num_experts_per_token}
-    if model.architecture == "mixtral":
+    if model.architecture in ("mixtral", "gpt_oss"):
         return {**config, "num_local_experts": experts.num_experts}
     if model.architecture == "qwen2_moe":
         config["qkv_bias"] = model.attention.has_qkv_bias
@@ -245,6 +252,19 @@ def _deepseek_config(
         return {**config, **groups}
     config["topk_method"] = GREEDY if routing.num_groups == 1 else GROUP_GREEDY
     return {**config, **groups, "mlp_bias": bool(model.mlp and model.mlp.has_bias)}
+
+
+def _gpt_oss_config(model: ModelSpec) -> dict[str, Any]:
+    """Where a file says nothing of rotary positions, the family's are scaled."""
+    windows = _windows(model)
+    config: dict[str, Any] = {
+        "attention_bias": model.attention.has_qkv_bias,
+        "sliding_window": max(windows) or None,
+        "layer_types": [SLIDING if window else FULL for window in windows],
+    }
+    if model.rotary_scaling is None:
+        config["rope_parameters"] = {"rope_type": "default", "rope_theta": model.rope_theta}
+    return config
 
 
 def _qwen_window(model: ModelSpec) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from meshwright.specs.config.reader import ConfigReader
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.block import ROUTINGS, Routing
 from meshwright.specs.model.dimension import routing_dimensions
+from meshwright.specs.model.shape import GATE_ALPHA, GATE_LIMIT
 
 Fields = dict[str, Any]
 SLIDING, FULL = "sliding_attention", "full_attention"  # in `layer_types`
@@ -179,6 +180,9 @@ def _gemma3(read: ConfigReader, num_layers: int) -> Fields:
 
 
 def _gpt_oss(read: ConfigReader, num_layers: int) -> Fields:
+    for name, computed in (("swiglu_alpha", GATE_ALPHA), ("swiglu_limit", GATE_LIMIT)):
+        if read.number(name, computed) != computed:
+            raise SpecError(f"{read.where}: field {name!r} is {read.config[name]!r}", allowed=str(computed))
     sliding = _sliding_layers(read, num_layers, _all_but_every(ALTERNATE_PATTERN, num_layers))
     return {
         **_window(read, sliding, GPT_OSS_WINDOW),

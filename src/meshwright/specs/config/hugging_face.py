@@ -20,7 +20,16 @@ ROPE_THETA = 10_000.0
 _EPSILONS = {"gpt2": 1e-5, "mixtral": 1e-5, "gpt_oss": 1e-5}  # the others 1e-6
 EPSILON = 1e-6
 # Scaled frequencies change no cost, so they are not read where the executor runs no such model.
-_UNSCALED = ("gemma", "gemma2", "gemma3_text", "gpt_oss")
+_UNSCALED = ("gemma", "gemma2", "gemma3_text")
+# What a file of the family without either field means.
+_SCALED = {
+    "gpt_oss": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    }
+}
 _GATED_ACTIVATIONS = ("silu", "swish")
 _GPT2_ACTIVATIONS = {
     "gelu_new": "",
@@ -149,7 +158,9 @@ def _decoder(read: ConfigReader, architecture: Architecture, name: str) -> Model
         "num_encoder_layers": read.whole("num_encoder_layers", 0),
     }
     if architecture not in _UNSCALED:
-        fields |= rotary_fields(read)
+        is_said = read.config.get("rope_scaling") or read.config.get("rope_parameters")
+        default = {} if is_said else {"rope_scaling": _SCALED.get(architecture)}
+        fields |= rotary_fields(read._replace(config={**read.config, **default}))
     fields |= family_fields(read, architecture, fields["num_layers"])
     return ModelSpec.of_dimensions(name=name, architecture=architecture, source=read.where, **fields)
 

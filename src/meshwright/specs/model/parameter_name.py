@@ -50,6 +50,13 @@ LATENT_MODULES: Mapping[str, tuple[str, ...]] = {
     "layers.{}.latent_attention.narrow_key_value_norm": (f"{_ATTENTION}.kv_a_layernorm",),
     "layers.{}.latent_attention.widen_key_value": (f"{_ATTENTION}.kv_b_proj",),
 }
+GPT_OSS_MODULES: Mapping[str, tuple[str, ...]] = {
+    **LLAMA_MODULES,
+    "layers.{}.sinks": (f"{_ATTENTION}.sinks",),
+    "layers.{}.mixture.router": (f"{_MLP}.router",),
+    "layers.{}.mixture.expert_gate_up": (f"{_MLP}.experts.gate_up_proj",),
+    "layers.{}.mixture.expert_down": (f"{_MLP}.experts.down_proj",),
+}
 _CROSS = "model.layers.{}.cross_attn"
 # Of an encoder-decoder, whose names are ours alone.
 CROSS_MODULES: Mapping[str, tuple[str, ...]] = {
@@ -84,6 +91,7 @@ MODULES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         },
     ),
     "gpt2": GPT2_MODULES,
+    "gpt_oss": GPT_OSS_MODULES,
 }
 # What is no parameter, and stands beside them: constants, ours and theirs.
 CONSTANTS: Mapping[str, str] = {"layers.{}.mixture.correction": f"{_MLP}.gate.e_score_correction_bias"}
@@ -91,6 +99,8 @@ STACKED = (
     ".experts.gate_up_proj",
     ".experts.down_proj",
 )  # one tensor of all experts, whose name says no attribute
+SINKS = ".self_attn.sinks"  # nor does this one's
+STACKED_BIAS = "_proj_bias"  # of such a tensor: what the attribute is called
 _BLOCK = re.compile(r"\.(\d+)\.")
 
 
@@ -99,7 +109,8 @@ def executed_name(architecture: str, name: str) -> str:
 
     Raises PlanError for a family that the executor does not have: nobody knows which part of a block uses what.
     """
-    name += ".weight" if name.endswith(STACKED) else ""
+    name += ".weight" if name.endswith((*STACKED, SINKS)) else ""
+    name = f"{name.removesuffix(STACKED_BIAS)}_proj.bias" if name.endswith(STACKED_BIAS) else name
     number = _BLOCK.search(name)
     module, _, attribute = _BLOCK.sub(".{}.", name, count=1).rpartition(".")
     ours = _executed_modules(architecture)[module]

@@ -29,6 +29,10 @@ Architecture = Literal[
     "gpt_oss",
 ]
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
+GATE_ALPHA, GATE_LIMIT = (
+    1.702,
+    7.0,
+)  # of GPT-OSS's activation: its published config.json says the limit, its code alpha
 Part = TypeVar("Part", Attention, FeedForward, Experts)
 
 

@@ -16,12 +16,13 @@ TARGET_TABLE = "target_embedding.weight"  # of the decoder behind an encoder
 # ChainStep -> the modules of its block whose parameters it uses.
 MODULES = {
     "attention_norm": ("attention_norm",),
-    "attention": ("qkv", "query_norm", "key_norm", "latent_attention", "attention_output"),
+    "attention": ("qkv", "query_norm", "key_norm", "latent_attention", "sinks", "attention_output"),
+    "causal_attention": ("sinks",),
     **dict.fromkeys(
         ("qkv", "heads", "separate_heads", "head_parts"),
         ("qkv", "query_norm", "key_norm", "latent_attention"),
     ),
-    **dict.fromkeys(("causal_attention", "attention_core", "attention_of_heads", "chunk_attention"), ()),
+    **dict.fromkeys(("attention_core", "attention_of_heads", "chunk_attention"), ()),
     **dict.fromkeys(("full_scores", "weighted_values", "heads_of_group", "tokens_of_group"), ()),
     **dict.fromkeys(("attention_output", "output_of_parts"), ("attention_output",)),
     "cross_attention": ("cross_query", "cross_key_value", "cross_attention_output"),

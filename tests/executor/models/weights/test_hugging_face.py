@@ -107,6 +107,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **DEEPSEEK, "model_type": "deepseek_v3", "n_group": 3, "topk_group": 2,
         "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5},
     },
+    "gpt_oss": {
+        "model_type": "gpt_oss", **SIZES, "head_dim": 12, "num_local_experts": 5, "num_experts_per_tok": 2,
+        "sliding_window": 7,
+    },
+    "gpt_oss unscaled": {
+        "model_type": "gpt_oss", **SIZES, "num_local_experts": 4, "num_experts_per_tok": 3, "sliding_window": 5,
+        "head_dim": 8, "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}, "tie_word_embeddings": True,
+    },
     "deepseek_v3 plain": {
         **DEEPSEEK, "model_type": "deepseek_v3", "n_group": 1, "topk_group": 1, "norm_topk_prob": False,
         "first_k_dense_replace": 0, "q_lora_rank": None,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from meshwright.executor.layout.tensor_shard import ExpertShard
 from meshwright.executor.models.tensor_parallel import TensorParallel
 from meshwright.executor.ops.expert.dispatch import combine, dispatch
-from meshwright.executor.ops.expert.expert_mlp import expert_mlp
+from meshwright.executor.ops.expert.expert_mlp import ExpertBiases, expert_mlp
 from meshwright.executor.ops.expert.router_loss import RouterLoss
 from meshwright.executor.ops.expert.routing import gates_of
 from meshwright.executor.ops.gated_silu import gated_silu
@@ -24,11 +24,12 @@ from meshwright.specs.model.model import ModelSpec
 
 
 class ExpertMatrices(nn.Module):
-    """One matrix of every expert: [X, O, I]."""
+    """One matrix of every expert: [X, O, I]; and their biases, [X, O]."""
 
-    def __init__(self, num_experts: int, num_outputs: int, num_inputs: int) -> None:
+    def __init__(self, num_experts: int, num_outputs: int, num_inputs: int, has_bias: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(num_experts, num_outputs, num_inputs))
+        self.bias = nn.Parameter(torch.empty(num_experts, num_outputs)) if has_bias else None
 
 
 class SharedExpert(nn.Module):
@@ -65,11 +66,13 @@ class MixtureOfExperts(nn.Module):
         self.experts, self.parallel = experts, parallel
         self.losses: RouterLoss | None = None
         self.routing = experts.routing_in(model.architecture)
-        self.router = nn.Linear(hidden, experts.num_experts, bias=False)
+        has_bias = model.has_expert_bias
+        self.router = nn.Linear(hidden, experts.num_experts, bias=has_bias)
         correction_X = torch.zeros(experts.num_experts) if self.routing.has_correction else None
         self.correction = nn.Buffer(correction_X) if correction_X is not None else None
-        self.expert_gate_up = ExpertMatrices(num_here, 2 * inner, hidden)
-        self.expert_down = ExpertMatrices(num_here, hidden, inner)
+        self.expert_gate_up = ExpertMatrices(num_here, 2 * inner, hidden, has_bias)
+        self.expert_down = ExpertMatrices(num_here, hidden, inner, has_bias)
+        self.num_terms = experts.intermediate_size // inner  # devices that have a term of an expert's results
         self.shared = SharedExpert(hidden, shared) if shared else None
         self.shared_gate = SplitLinear(hidden, 1, bias=False) if model.has_shared_gate else None
         self.routed_to: Callable[[Tensor], None] | None = None  # is told every choice of experts_TK
@@ -102,7 +105,7 @@ class MixtureOfExperts(nn.Module):
         """Rows [N, E] of tokens sorted by expert, of all experts; gates [T, K], the rows' order [N], rows of each [X].
         ``num_copies``: devices that have these tokens."""
         experts, routing = self.experts, self.routing
-        logits_TX = linear(hidden_TE, self.router.weight)
+        logits_TX = linear(hidden_TE, self.router.weight, self.router.bias)
         gates_TK, experts_TK = gates_of(
             logits_TX, experts.num_experts_per_token, routing, self.correction, hidden_TE.dtype
         )
@@ -116,7 +119,10 @@ class MixtureOfExperts(nn.Module):
 
     def through_experts(self, tokens_NE: Tensor, counts: Tensor) -> Tensor:
         """Rows of the experts here, [N, E] -> [N, E]; `counts` as of `expert_mlp`."""
-        return expert_mlp(tokens_NE, counts, self.expert_gate_up.weight, self.expert_down.weight)
+        up, down, biases = self.expert_gate_up, self.expert_down, None
+        if up.bias is not None and down.bias is not None:
+            biases = ExpertBiases(up.bias, down.bias, 1 / self.num_terms)
+        return expert_mlp(tokens_NE, counts, up.weight, down.weight, biases=biases)
 
     def shared_part(self, hidden_TE: Tensor, shared: SharedExpert) -> Tensor:
         """The shared experts' result, where there is a gate times its number for each token."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.parameter import Parameter
-from meshwright.specs.model.parameter_name import STACKED
+from meshwright.specs.model.parameter_name import SINKS, STACKED, STACKED_BIAS
 
 Shapes = dict[str, tuple[int, ...]]
 GATE_UP, DOWN = STACKED
@@ -25,6 +25,8 @@ def published_shapes(model: ModelSpec) -> Shapes:
 
 def _tensors(model: ModelSpec, parameter: Parameter) -> Shapes:
     """The tensors of one parameter; of a stacked one an expert's rows each, of gate and up apart."""
+    if model.has_expert_bias:  # one tensor of all experts in files, too
+        return {parameter.name: parameter.shape}
     names = published_names(model, parameter.name)
     if not parameter.name.endswith(STACKED):
         return dict.fromkeys(names, parameter.shape)
@@ -34,6 +36,8 @@ def _tensors(model: ModelSpec, parameter: Parameter) -> Shapes:
 
 def published_names(model: ModelSpec, name: str) -> tuple[str, ...]:
     """What a parameter of a running model is called in files, its parts in order: expert by expert, gate before up."""
+    if model.has_expert_bias:
+        return (_of_gpt_oss(name),)
     is_mixtral = model.architecture == "mixtral"
     stacked = name.removesuffix(".weight")
     if is_mixtral:
@@ -46,3 +50,11 @@ def published_names(model: ModelSpec, name: str) -> tuple[str, ...]:
     )
     called = [MIXTRAL_WORDS[word] if is_mixtral else word for word in words]
     return tuple(f"{prefix}.{expert}.{word}.weight" for expert in range(model.num_experts) for word in called)
+
+
+def _of_gpt_oss(name: str) -> str:
+    """Attributes that are parts of a name, or are not said."""
+    module, _, attribute = name.rpartition(".")
+    if not module.endswith((*STACKED, SINKS)):
+        return name
+    return module if attribute == "weight" else f"{module.removesuffix('_proj')}{STACKED_BIAS}"

@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 
 from meshwright.executor.capability import check_model
+from meshwright.executor.models.weights import published_pair
 from meshwright.executor.models.weights.expert_name import published_names, published_shapes
+from meshwright.executor.models.weights.published_pair import is_published_apart
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.parameter_name import CONSTANTS, MODULES
@@ -34,13 +36,14 @@ TURNED_PARTS = {"qkv": 2, "query_norm": 1, "key_norm": 1}
 class Place:
     """Where a parameter of ours is in theirs: the names of its parts, in order; the first `num_turned` have heads whose
     rows change places; `is_transposed`: stored as (inputs, outputs); `num_stacked`: ours has the rows of so many experts
-    one behind the other (0: of no experts).
+    one behind the other (0: of no experts). `published_leaf`: our module, where theirs is laid out as `published_pair` says.
     """
 
     parts: tuple[str, ...]
     num_turned: int = 0
     is_transposed: bool = False
     num_stacked: int = 0
+    published_leaf: str = ""
 
     def stacked_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Ours, from that of all rows one behind the other."""
@@ -83,6 +86,8 @@ class NameMap:
             )
         leaf, is_gpt2 = module.rpartition(".")[2], self.model.is_gpt2
         is_transposed = is_gpt2 and attribute == "weight" and leaf in GPT2_TRANSPOSED
+        if is_published_apart(self.model, leaf):
+            return Place(parts, published_leaf=leaf)
         num_stacked = self.model.num_experts if leaf in STACKED_MODULES else 0
         return Place(parts, 0 if is_gpt2 else TURNED_PARTS.get(leaf, 0), is_transposed, num_stacked)
 
@@ -108,6 +113,9 @@ class NameMap:
         found = {}
         for name, place in self.names.items():
             first, *rest = (self.shapes[part] for part in place.parts)
+            if place.published_leaf and len(first) == 3:
+                found[name] = (first[0], first[2], first[1])
+                continue
             shape = place.stacked_shape((first[0] + sum(other[0] for other in rest), *first[1:]))
             found[name] = shape[::-1] if place.is_transposed else shape
         return found
@@ -115,6 +123,8 @@ class NameMap:
     def to_ours(self, name: str, parts: list[Tensor]) -> Tensor:
         """Our parameter `name` from its parts, those of `place(name)`."""
         place = self.place(name)
+        if place.published_leaf:
+            return published_pair.to_ours(place.published_leaf, parts[0])
         turned = [_paired(x, self.model.head_dim) for x in parts[: place.num_turned]]
         whole = torch.cat(turned + parts[place.num_turned :]) if len(parts) > 1 else (turned or parts)[0]
         whole = whole.view(place.stacked_shape(tuple(whole.shape)))
@@ -123,6 +133,8 @@ class NameMap:
     def to_theirs(self, name: str, value: Tensor) -> dict[str, Tensor]:
         """Their tensors, by name, from our parameter `name`."""
         place = self.place(name)
+        if place.published_leaf:
+            return {place.parts[0]: published_pair.to_theirs(place.published_leaf, value)}
         whole = value.t() if place.is_transposed else value
         whole = whole.flatten(0, 1) if place.num_stacked else whole
         needed = sum(self.shapes[part][0] for part in place.parts)

@@ -111,13 +111,20 @@ def probabilities(
     query: Tensor, key: Tensor, low: int, high: int, group_size: int, documents: DocumentMask | None
 ) -> Tensor:
     """Softmax of the block's scores with all keys that it sees before `high`: [N, tokens * G, high - first key]."""
+    return torch.softmax(visible_scores(query, key, low, high, group_size, documents), -1)
+
+
+def visible_scores(
+    query: Tensor, key: Tensor, low: int, high: int, group_size: int, documents: DocumentMask | None
+) -> Tensor:
+    """The scores that `probabilities` are of, -inf where a key is not seen."""
     first = _first_key(documents, low)
     rows = query[:, low * group_size : high * group_size]
     scores = torch.bmm(rows, key[:, first:high].transpose(1, 2))
-    scores[:, :, low - first :].add_(_future_mask(high - low, group_size, scores.dtype))
+    scores[:, :, low - first :].add_(_future_mask(high - low, group_size, scores.dtype).to(scores.device))
     if documents is not None:
         documents.hide(scores, low, high)
-    return torch.softmax(scores, -1)
+    return scores
 
 
 def _heads_first(qkv: Tensor, layout: HeadLayout, turn: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
