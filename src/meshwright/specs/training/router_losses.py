@@ -40,7 +40,7 @@ class RouterLosses:
             return
         self.check_model(plan.model)
         is_divided = plan.cp > 1 or (
-            plan.tp > 1 and plan.ep > 1 and (plan.sequence_parallel or plan.etp != plan.tp)
+            plan.tp > 1 and (plan.expert_tp != plan.tp or (plan.ep > 1 and plan.sequence_parallel))
         )
         if self.balance and (is_divided or len(plan.parts) > 1):
             raise PlanError(
