@@ -110,7 +110,7 @@ class NameMap:
 
     def our_shapes(self) -> dict[str, tuple[int, ...]]:
         """Our parameters and constants by name, with their shapes; a tied head is the embedding and has no entry."""
-        found = {}
+        found: dict[str, tuple[int, ...]] = {}
         for name, place in self.names.items():
             first, *rest = (self.shapes[part] for part in place.parts)
             if place.published_leaf and len(first) == 3:

@@ -35,7 +35,7 @@ def sink_attention(
     query, key = rotate(query, turn.query.unsqueeze(-2)), rotate(key, turn.key)
     num_samples, num_tokens = qkv.shape[:2]
     queue = registered_queue(sinks_H)
-    out = _SinkAttention.apply(  # type: ignore[no-untyped-call]
+    out: Tensor = _SinkAttention.apply(  # type: ignore[no-untyped-call]
         query.reshape(-1, num_tokens * layout.group_size, layout.head_dim),
         key.reshape(-1, num_tokens, layout.head_dim),
         value.reshape(-1, num_tokens, layout.head_dim),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from meshwright.executor.ops.clamped_gate import clamped_gate
 from meshwright.executor.ops.expert.dispatch import by_expert, inverse, reordered
+from meshwright.executor.ops.expert.grouped_product import Products, products_of
 from meshwright.executor.ops.gated_silu import gated_silu
 from meshwright.executor.ops.weight_gradient_queue import (
     WeightGradientQueue,
@@ -28,9 +29,6 @@ class ExpertBiases(NamedTuple):
     gate_up_XO: Tensor
     down_XE: Tensor
     down_share: float = 1.0
-
-
-Part = tuple[int, int, int]  # an expert, and the first of its rows and the one behind the last
 
 
 def expert_mlp(
@@ -78,13 +76,6 @@ def grouped_linear(x_NI: Tensor, counts_X: Tensor, weight_XOI: Tensor) -> Tensor
     return _GroupedLinear.apply(x_NI, counts_X, weight_XOI, queue)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def _parts(counts_X: Tensor) -> list[Part]:
-    """The rows of every expert that has any."""
-    ends = counts_X.cumsum(0).tolist()
-    starts = [0, *ends[:-1]]
-    return [(x, low, high) for x, (low, high) in enumerate(zip(starts, ends, strict=True)) if low < high]
-
-
 class _GroupedBias(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -104,7 +95,7 @@ class _GroupedBias(torch.autograd.Function):
         (counts_X,) = ctx.saved_tensors
         if ctx.bias_XO.requires_grad:
             # summed now: dy goes on as the gradient of the rows
-            sums_XO = torch.stack([part.sum(0) for part in dy_NO.split(counts_X.tolist())])
+            sums_XO = torch.stack([part.sum(0) for part in torch.split(dy_NO, counts_X.tolist())])
             deliver(ctx.queue, _accumulate_biases, sums_XO, ctx.bias_XO)
         return dy_NO, None, None, None, None
 
@@ -120,28 +111,21 @@ class _GroupedLinear(torch.autograd.Function):
     ) -> Tensor:
         # Parameters are attributes, not saved tensors: see `ops.linear`.
         ctx.save_for_backward(x_NI if weight_XOI.requires_grad else None)
-        ctx.parts, ctx.weight_XOI, ctx.queue = _parts(counts_X), weight_XOI, queue
-        y_NO = x_NI.new_empty((len(x_NI), weight_XOI.shape[1]))
-        for expert, low, high in ctx.parts:
-            torch.mm(x_NI[low:high], weight_XOI[expert].t(), out=y_NO[low:high])
+        ctx.products, ctx.weight_XOI, ctx.queue = products_of(counts_X, x_NI, weight_XOI), weight_XOI, queue
+        y_NO: Tensor = ctx.products.forward(x_NI, weight_XOI)
         return y_NO
 
     @staticmethod
     def backward(ctx: Any, dy_NO: Tensor) -> tuple[Tensor | None, None, None, None]:
         (x_NI,) = ctx.saved_tensors
-        weight_XOI, dx_NI = ctx.weight_XOI, None
-        if ctx.needs_input_grad[0]:
-            dx_NI = dy_NO.new_empty((len(dy_NO), weight_XOI.shape[2]))
-            for expert, low, high in ctx.parts:
-                torch.mm(dy_NO[low:high], weight_XOI[expert], out=dx_NI[low:high])
+        dx_NI = ctx.products.inputs(dy_NO, ctx.weight_XOI) if ctx.needs_input_grad[0] else None
         if x_NI is not None:
-            deliver(ctx.queue, accumulate_experts, x_NI, dy_NO, ctx.parts, weight_XOI)
+            deliver(ctx.queue, accumulate_experts, x_NI, dy_NO, ctx.products, ctx.weight_XOI)
         return dx_NI, None, None, None
 
 
-def accumulate_experts(x_NI: Tensor, dy_NO: Tensor, parts: list[Part], weight_XOI: Tensor) -> None:
+def accumulate_experts(x_NI: Tensor, dy_NO: Tensor, products: Products, weight_XOI: Tensor) -> None:
     """Weight half: every expert's matrix gets its rows' products added; one without rows a gradient of zeros."""
     if weight_XOI.grad is None:
         weight_XOI.grad = torch.zeros_like(weight_XOI)
-    for expert, low, high in parts:
-        weight_XOI.grad[expert].addmm_(dy_NO[low:high].t(), x_NI[low:high])
+    products.add_weights(x_NI, dy_NO, weight_XOI.grad)
