@@ -16,7 +16,7 @@ from meshwright.executor.models.tensor_parallel import TensorParallel
 from meshwright.executor.ops.attention.causal_attention import HeadLayout, causal_attention
 from meshwright.executor.ops.attention.document_mask import DocumentMask
 from meshwright.executor.ops.attention.rotary import Rotation
-from meshwright.executor.ops.attention.sink_attention import sink_attention
+from meshwright.executor.ops.attention.sink.sink_attention import sink_attention
 from meshwright.executor.ops.gated_silu import gated_silu
 from meshwright.executor.ops.linear import SplitLinear
 from meshwright.executor.ops.norm.layer_norm import SplitLayerNorm

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwright.executor.ops.clamped_gate import clamped_gate
+from meshwright.executor.ops.expert.clamped_gate import clamped_gate
 from meshwright.executor.ops.expert.dispatch import by_expert, inverse, reordered
 from meshwright.executor.ops.expert.grouped_product import Products, products_of
 from meshwright.executor.ops.gated_silu import gated_silu

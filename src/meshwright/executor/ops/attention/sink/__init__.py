@@ -1,0 +1,1 @@
+"""Attention whose softmax has a learned number beside the scores of keys."""
