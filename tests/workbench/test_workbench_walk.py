@@ -150,6 +150,9 @@ def test_degrees_become_smaller_with_the_cluster_and_ways_to_share_a_sequence_ar
     assert page.get_by_role("alert").count() == 0
     assert page.locator(".product").inner_text() == "1 × 2 × 1 × 1 = 2 of 2 devices ✓"
     assert page.get_by_label("Attention").count() == 0
+    short = walked("#model=llama-3.2-1b&cluster=2xH100")
+    assert "= 2 of 2 devices" in short.locator(".product").inner_text()
+    assert short.get_by_role("alert").count() == 0
 
 
 @pytest.mark.slow

@@ -23,11 +23,15 @@ export const isOfJob = (words: Words, other: Words): boolean => JOB.every((word)
 /** Does a state say all of these words so? */
 export const isSaid = (some: Words, words: Words): boolean => Object.entries(some).every(([word, value]) => words[word] === value);
 
-/** A state with the usual words where it says nothing. */
+/** A state with the usual words where it says nothing; usual degrees are those that its cluster has room for. */
 export function completed(words: Words, catalog: Catalog): Words {
   if (workloadOf(words) === SERVE) return { ...catalog.load_defaults, ...words };
-  return filled({ ...catalog.defaults, ...words }, catalog.clusters);
+  const made = filled({ ...catalog.defaults, ...words }, catalog.clusters);
+  return saysDegrees(words) ? made : fittedDegrees(made, catalog.clusters, modelOf(made, catalog));
 }
+
+const modelOf = (words: Words, catalog: Catalog) => catalog.models.find((each) => each.name === words.model);
+const saysDegrees = (words: Words): boolean => ["tp", "pp", "cp", "dp"].some((which) => words[which]);
 
 /** A state after others said some of its words; what they say nothing of takes the devices that are there, and degrees that
  * nobody said for them are made smaller where the devices are too few. */
@@ -35,7 +39,7 @@ export function changed(words: Words, others: Words, catalog: Catalog): Words {
   const next = { ...words, ...others };
   if (workloadOf(next) === SERVE) return fitted(next, catalog);
   const made = merged(words, others, catalog.clusters);
-  return others.tp || others.pp ? made : fittedDegrees(made, catalog.clusters, catalog.models.find((each) => each.name === made.model));
+  return saysDegrees(others) ? made : fittedDegrees(made, catalog.clusters, modelOf(made, catalog));
 }
 
 /** The other workload of the same model and cluster; `last`: its words when it was left, if it ever was. */
