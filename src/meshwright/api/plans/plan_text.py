@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.interop.exported import Refusal
 from meshwright.planner.advice.running_cost import price_per_hour_usd, running_cost
+from meshwright.planner.search.plans import Plans
 from meshwright.prediction.description import (
     context_words,
     gathered_words,
@@ -165,6 +166,15 @@ def plan_figures(best: Predicted, cluster: ClusterSpec, usable_bytes: int) -> li
             )
         )
     return figures
+
+
+def passed_over_lines(found: Plans) -> list[str]:
+    """Faster plans than the first, and why they are not it."""
+    gains = [100 * (found[0].step.value / over.plan.step.value - 1) for over in found.passed_over]
+    return [
+        f"{gain:.1f} % faster is {over.plan.description}: {over.why}"
+        for gain, over in zip(gains, found.passed_over, strict=True)
+    ]
 
 
 def compared_lines(found: PlansLike) -> list[str]:

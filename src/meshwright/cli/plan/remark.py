@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from meshwright.api.plans.plan_text import passed_over_lines
 from meshwright.evidence.log_comparison import KINDS
 from meshwright.planner.search.plans import TIE, Plans
 from meshwright.planner.search.search import reasons
@@ -58,9 +59,7 @@ def _doubts(found: Plans, cluster: ClusterSpec) -> list[str]:
     lines = []
     if best.step.basis == NEVER_SEEN:
         lines.append(UNMEASURED_HERE if cluster.machine.is_here else UNMEASURED)
-    for over in found.passed_over:
-        gain = 100 * (best.step.value / over.plan.step.value - 1)
-        lines.append(f"{gain:.1f} % faster is {over.plan.description}: {over.why}")
+    lines += passed_over_lines(found)
     lines += tight_lines(found, cluster)
     return lines if found.is_complete else [*lines, "ended early: better plans may not have been simulated"]
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from meshwright import api
 from meshwright.api.plans.like import PlansLike, plan_like
-from meshwright.api.plans.plan_text import compared_lines, plan_row, unsaid_lines
+from meshwright.api.plans.plan_text import compared_lines, passed_over_lines, plan_row, unsaid_lines
 from meshwright.planner.search.plans import Plans
 from meshwright.prediction.predicted import Predicted
 from meshwright.specs.error import MeshwrightError, SpecError
@@ -168,6 +168,11 @@ def _value(said: str | None) -> str:
     return "-" if said is None else said or "set"
 
 
+def _passed_over(found: Plans) -> str:
+    """What is faster than the first plan and does not fit for sure; a click opens it, too, where it stands in the table."""
+    return " ".join(f"{line.partition(';')[0]}." for line in passed_over_lines(found))
+
+
 def plans_document(
     found: Plans, asked: AskedView, session: Session, today: Predicted | None = None
 ) -> Document:
@@ -205,7 +210,9 @@ def plans_document(
         f"{found.num_candidates:,} candidates, {len(found):,} simulated",
         notes=[*([note] if note else []), *found.assumptions],
         sections=[
-            PlansSection("plans", "Ranked plans", columns, texts, ids, 0 if today is None else 1),
+            PlansSection(
+                "plans", "Ranked plans", columns, texts, ids, 0 if today is None else 1, _passed_over(found)
+            ),
             FrontierSection("frontier", "Step against memory", marks, "step", "peak memory", "s", "B"),
         ],
     )
