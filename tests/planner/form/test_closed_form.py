@@ -45,6 +45,20 @@ SPACES: dict[str, tuple[ModelSpec, str, int, int, dict[str, Any]]] = {
         4096,
         {"microbatch_size": 1, "tp": (1, 4), "cp": 1, "ep": (1, 4)},
     ),
+    "whole experts": (
+        load_model("mixtral-8x7b"),
+        "2x8xH100",
+        64,
+        4096,
+        {"microbatch_size": 1, "tp": (1, 4), "cp": (1, 4), "ep": (2, 8), "etp": 1},
+    ),
+    "experts over more devices than attention": (
+        load_model("mixtral-8x7b"),
+        "2x8xH100",
+        64,
+        4096,
+        {"microbatch_size": 1, "tp": (1, 2), "cp": 1, "ep": (1, 4), "etp": 4},
+    ),
     "float8": (decoder(), "8xB200", 32, 4096, {"float8": "tensorwise"}),
     "tied": (load_model("gpt2"), "4xH100", 64, 1024, {}),
     "split vocabulary": (

@@ -25,6 +25,7 @@ HANDED_ON = (
     "attention",
     "gathered",
     "dispatch",
+    "etp",
     "token_parts",
     "parts_of",
     "software",

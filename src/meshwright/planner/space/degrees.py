@@ -10,7 +10,7 @@ from meshwright.planner.space.axis import ENDS, LAYERS, MESH_ORDERS
 from meshwright.prediction.memory_buffer import context_numbers
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
-from meshwright.specs.model.division import divides
+from meshwright.specs.model.division import divides, shared_by_expert
 from meshwright.specs.model.layers import split_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.workload import Workload
@@ -21,6 +21,7 @@ from meshwright.specs.sequence.context_parallel import (
     ContextParallel,
     TokenLayout,
 )
+from meshwright.stage.mesh import folded
 
 # Context parallelism pays where keys and values travel behind attention: a device keeps at least so many tokens.
 LEAST_TOKENS_OF_CP = 1024
@@ -49,24 +50,25 @@ def layouts(
     workload: Workload,
     wanted: Mapping[str, Sequence[Any]],
     contexts: ContextKinds,
+    etp: int = 0,
 ) -> Iterator[Degrees]:
     """All layouts of a model on all devices of a cluster; `wanted`: the values that are allowed of an axis.
 
-    `contexts` says how devices of cp may attend. A tensor-parallel degree beyond a node, and an order that puts no device
-    elsewhere, are only tried where wanted.
+    `contexts` says how devices of cp may attend, `etp` how many share an expert's matrices, as of a plan. A tensor-parallel
+    degree beyond a node, and an order that puts no device elsewhere, are only tried where wanted.
     """
     devices, node = cluster.num_devices, cluster.levels[0].num_devices
     orders = MESH_ORDERS if len(cluster.levels) > 1 else MESH_ORDERS[:1]
     orders = tuple(wanted.get("mesh_order", orders))
     degrees = wanted["tp"] if "tp" in wanted else divisors(min(node, devices))
-    for tp in (degree for degree in degrees if _divides_model(model, degree)):
+    for tp in (degree for degree in degrees if _divides_model(model, degree, etp)):
         for cp in wanted.get("cp", _context_degrees(model, workload.sequence_length)):
             kinds = contexts.of(tp, cp)
             for pp in divisors(devices // (tp * cp)) if devices % (tp * cp) == 0 else ():
                 dp = devices // (tp * cp * pp)
                 if pp > model.num_layers + 2 or workload.global_batch % dp:
                     continue
-                for ep in _expert_degrees(model, dp, cp, tp, wanted.get("ep")):
+                for ep in _expert_degrees(model, (tp, cp, dp), etp, wanted.get("ep")):
                     for order in _distinct_orders(orders, {"pp": pp, "dp": dp, "cp": cp, "tp": tp}):
                         yield from (Degrees(tp, cp, ep, pp, dp, order, *kind) for kind in kinds)
 
@@ -116,9 +118,9 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // d for d in small)})
 
 
-def _divides_model(model: ModelSpec, degree: int) -> bool:
+def _divides_model(model: ModelSpec, degree: int, etp: int) -> bool:
     """Does a tensor-parallel degree divide what it has to?"""
-    return divides(model, degree) and model.vocabulary_size % degree == 0
+    return divides(model, degree, etp) and model.vocabulary_size % degree == 0
 
 
 ContextKind = tuple[int, int, int]  # numbers in `CONTEXTS` and `TOKEN_LAYOUTS`, and of `Plan.ulysses`
@@ -208,19 +210,30 @@ def _context_degrees(model: ModelSpec, sequence_length: int) -> list[int]:
     return degrees
 
 
-def _expert_degrees(model: ModelSpec, dp: int, cp: int, tp: int, wanted: Sequence[int] | None) -> list[int]:
-    """Degrees along devices of dp x cp, from the inside out; one that is asked for may also go along tp."""
+def _expert_degrees(
+    model: ModelSpec, attention: tuple[int, int, int], etp: int, wanted: Sequence[int] | None
+) -> list[int]:
+    """Degrees along devices of dp x cp, from the inside out; where one is asked for, or etp is, all that fold."""
     if not model.num_experts:
         return [1] if wanted is None or 1 in wanted else []
-    if wanted is None:
+    _, cp, dp = attention
+    if wanted is None and not etp:
         return [d for d in divisors(model.num_experts) if dp * cp % d == 0 and (d == 1 or d % cp == 0)]
-    return [each for each in wanted if _divides_experts(model, dp, cp, tp, each)]
+    asked = divisors(model.num_experts) if wanted is None else wanted
+    return [each for each in asked if model.num_experts % each == 0 and _folds(attention, etp, each)]
 
 
-def _divides_experts(model: ModelSpec, dp: int, cp: int, tp: int, ep: int) -> bool:
-    inside = cp if dp * cp % ep == 0 else cp * tp
-    is_whole = model.num_experts % ep == 0 and dp * cp * tp % ep == 0
-    return is_whole and (ep == 1 or ep % inside == 0)
+def _folds(attention: tuple[int, int, int], etp: int, ep: int) -> bool:
+    """Do the devices of a stage fold into so many for experts, too?"""
+    tp, cp, dp = attention
+    own = etp or shared_by_expert(tp, cp * dp, ep)
+    if tp * cp * dp % (own * ep):
+        return False
+    try:
+        folded(attention, (own, ep))
+    except PlanError:
+        return False
+    return True
 
 
 def mesh_strides(mesh: Mapping[str, int]) -> dict[str, int]:

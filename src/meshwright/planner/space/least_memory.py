@@ -41,6 +41,7 @@ class LeastMemory:
         chosen = {name: formats[name] for name in FORMATS if name in formats}
         plan = Plan.of(model, cluster, workload, dp=1, num_devices=1, **chosen)
         self._sizes = [_state_sizes(plan.changed(sharding=name)) for name in SHARDINGS]
+        self._etp = int(formats.get("etp", 0))
         self._num_experts = sum(
             count * sum(each.num_elements for each in block_parameters(model, block) if each.is_expert)
             for block, count in model.block_kinds(0, model.num_layers)
@@ -58,8 +59,9 @@ class LeastMemory:
         """Of a whole pipeline. Gradients are not there before the first backward under ZeRO-3."""
         tp, ep, experts = layout.tp, layout.ep, self._num_experts
         shared = degree or layout.dp * layout.cp
-        whole = (self._model.num_parameters - experts) / tp + experts / (tp * ep)
-        divided = (self._model.num_parameters - experts) / (tp * shared) + experts / (tp * max(ep, shared))
+        folded = max(tp, self._etp) * ep  # at least as many devices as share a layer's experts
+        whole = (self._model.num_parameters - experts) / tp + experts / folded
+        divided = (self._model.num_parameters - experts) / (tp * shared) + experts / max(folded, tp * shared)
         return sum(size.num_bytes * (divided if size.is_shared else whole) for size in self._sizes[sharding])
 
 

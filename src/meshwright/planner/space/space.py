@@ -167,7 +167,8 @@ class Space:
     @cached_property
     def expert_tp(self) -> Ints:
         """Devices that share one expert's matrices, as `Plan.expert_tp`."""
-        return np.where(self.dp * self.cp % self.ep == 0, self.tp, 1)
+        fixed = int(self.formats.get("etp", 0))
+        return np.full(len(self), fixed) if fixed else np.where(self.dp * self.cp % self.ep == 0, self.tp, 1)
 
     def overlap(self, sharding: int) -> tuple[str, ...]:
         """What runs beside computes under this sharding."""
@@ -286,7 +287,11 @@ def space_of(
         0 if {"context", "token_layout"} & wanted.keys() else cluster.levels[0].num_devices,
     )
     choices = _Choices(model, cluster, workload, sizes, limits, names, least, "mesh_order" in wanted)
-    every = [each for each in layouts(model, cluster, workload, wanted, contexts) if choices.allows(each)]
+    every = [
+        each
+        for each in layouts(model, cluster, workload, wanted, contexts, int(formats.get("etp", 0)))
+        if choices.allows(each)
+    ]
     kinds: dict[tuple[int, int], tuple[ContextKind, ...]] = {}
     if is_open:
         kinds = {(each.tp, each.cp): contexts.of(each.tp, each.cp) for each in every}
