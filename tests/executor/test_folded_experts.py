@@ -26,6 +26,7 @@ from tests.planned_case import AFTER_ADAMW, BATCH, MODELS, Planned, assert_equal
 from tests.training_case import ADAMW, SEQUENCE, largest_difference, reference
 
 ITERATIONS = 2
+ROUNDING = 1e-13  # of sums of float64 whose order may change from run to run
 ATTENTION, EXPERTS = ("tp", "cp", "dp"), ("etp", "ep")
 
 
@@ -110,6 +111,47 @@ def test_as_many_bytes_are_sent_as_the_foldings_say(gloo_pool: Pool) -> None:
         beside = int(of_rank[rank ^ 1, half] + of_rank[other ^ 1, half])
         assert sent["GATHER_ROWS"] == 2 * came * row_bytes, "forward, and the gradient of scattered results"
         assert sent["SCATTER_ROWS"] == 2 * beside * row_bytes
+
+
+def test_rows_in_two_levels_are_the_same_rows(gloo_pool: Pool) -> None:
+    """2DH of two "nodes" of two (Hwang et al. 2022, arXiv 2206.03382): neighbours collect what goes to their place in the
+    other node; gradients are those of one exchange, and no row crosses nodes twice."""
+    model, choices = MODELS["folded mixtral"], {"dp": 4, "ep": 4}
+    plain = planned("folded mixtral", **choices).run(gloo_pool, 1)
+    case = planned("folded mixtral", **choices, ep_near=2)
+    found = case.run(gloo_pool, 1)
+    assert_equal_to_one_process(case, found, 1)
+    assert largest_difference(found.gradients[0], plain.gradients[0]) < ROUNDING
+    to = (
+        rows_of_samples(model).view(4, BATCH // 4, model.num_layers, 4, -1).sum((1, 2, 4))
+    )  # rows of a rank for another
+    row_bytes = model.hidden_size * NUMBER_BYTES
+    for rank, sent in enumerate(found.sent_bytes):
+        node, place = divmod(rank, 2)
+        near = [2 * other + 1 - place for other in range(2)]  # of its rows, those that a neighbour collects
+        far = [2 * node + n for n in range(2)]  # whose rows it takes across
+        there = sum(int(to[rank, target]) for target in near)
+        across = sum(int(to[source, 2 * (1 - node) + place]) for source in far)
+        # rows come back the same way: what a neighbour, or the other node, has sent here
+        back = sum(int(to[rank ^ 1, 2 * other + place]) for other in range(2))
+        back += sum(int(to[2 * (1 - node) + n, rank]) for n in range(2))
+        assert sent["ROUTE"] == 2 * (there + across + back) * row_bytes
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"tp": 4, "ep": 4, "etp": 1, "ep_near": 2},
+        {"tp": 2, "dp": 2, "ep": 4, "etp": 1, "ep_near": 2, "sequence_parallel": True, "sharding": "zero3"},
+        {"cp": 4, "ep": 4, "ep_near": 2, "context": "all_gather"},
+        {"dp": 4, "ep": 4, "ep_near": 2, "microbatch_size": 2, "token_parts": 2, "split_backward": True},
+    ],
+    ids=str,
+)
+@pytest.mark.slow
+def test_two_levels_in_other_layouts(choices: dict[str, Any], gloo_pool: Pool) -> None:
+    case = planned("folded qwen moe", 0.1, **choices)
+    assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 
 
 @pytest.mark.parametrize("num_experts", [1, 2])

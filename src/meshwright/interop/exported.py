@@ -160,6 +160,7 @@ class Export:
             layout = f'token_layout = "{plan.token_layout}"'
             is_usual = plan.token_layout in ("", ARRANGEMENT_OF[plan.context])
             self.need(is_usual, layout, "it deals tokens out as it does for every plan")
+        self.need(plan.ep_near == 1, f"ep_near = {plan.ep_near}", "no option exchanges rows in two levels")
         self.need(not plan.has_parts, f"token_parts = {plan.token_parts}", "it runs a microbatch as one")
         self.need(plan.sharding in ZERO, f"sharding = {plan.sharding}", "it knows the steps of ZeRO")
         self.one_of(

@@ -47,7 +47,7 @@ def mesh_axes(plan: Plan) -> Axes:
                 f"sharding_degree({degree}) does not fill cp({plan.cp})",
                 allowed="a multiple of cp: state is divided from the inside out",
             )
-    groups = {plan.tp * degree for degree in (*shared, plan.ulysses)}
+    groups = {plan.tp * degree for degree in (*shared, plan.ulysses)} | {plan.expert_tp * plan.ep_near}
     return folded((plan.tp, plan.cp, plan.dp), (plan.expert_tp, plan.ep), tuple(sorted(groups)))
 
 
@@ -163,6 +163,19 @@ def _shared_axes(plan: Plan, degree: int) -> tuple[str, ...]:
 def expert_axes(plan: Plan) -> tuple[str, ...]:
     """Axes of the devices among which the experts of a layer are divided; none where ep is 1."""
     return names_of(mesh_axes(plan), EXPERT)
+
+
+def routed_axes(plan: Plan) -> tuple[tuple[str, ...], ...]:
+    """Of every exchange by which rows go to their experts: all at once, or among neighbours first."""
+    return levels(mesh_axes(plan), plan.ep_near)
+
+
+def levels(axes: Axes, ep_near: int) -> tuple[tuple[str, ...], ...]:
+    """Of axes those along which rows are exchanged one behind the other."""
+    own = [axis for axis in axes if axis.experts == EXPERT]
+    near = inner(own, ep_near)
+    far = tuple(axis for axis in own if axis not in near)
+    return tuple(tuple(axis.name for axis in level) for level in (near, far) if level)
 
 
 def expert_tensor_axes(plan: Plan) -> tuple[str, ...]:

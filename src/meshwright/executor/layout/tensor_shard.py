@@ -51,7 +51,8 @@ WHOLE = None
 class ExpertShard:
     """Device ``number`` of the ``degree`` among which the experts of a layer are divided; of each it has part
     ``inner_number`` of ``inner_degree`` equal ones of its inner units. It looks for the experts of part ``token_number`` of
-    ``token_degree`` of the tokens that all devices of its tensor-parallel group have."""
+    ``token_degree`` of the tokens that all devices of its tensor-parallel group have. Its rows are exchanged among
+    ``near_degree`` neighbours first (1: all at once)."""
 
     degree: int = 1
     number: int = 0
@@ -59,6 +60,17 @@ class ExpertShard:
     inner_number: int = 0
     token_degree: int = 1
     token_number: int = 0
+    near_degree: int = 1
+
+    def sent_order(self, experts_TK: Tensor, num_experts: int) -> Tensor:
+        """Numbers by which rows for experts are sorted: where ``near_degree`` neighbours collect rows for each other, by
+        which of these the expert's device is like, then by its group of them; else the expert's own."""
+        if self.near_degree == 1:
+            return experts_TK
+        each, num_far = num_experts // self.degree, self.degree // self.near_degree
+        device_TK = experts_TK // each
+        near_TK, far_TK = device_TK % self.near_degree, device_TK // self.near_degree
+        return (near_TK * num_far + far_TK) * each + experts_TK % each
 
     @property
     def is_whole(self) -> bool:

@@ -51,7 +51,8 @@ class TensorLayout:
     plan's).
     ``sequence_parallel``: the residual stream is divided by tokens along tp. ``reduction_dtype``, ``master_dtype``: empty:
     the job's dtype. ``is_canonical``: gradients are added in one order whatever the layout.
-    ``mesh``: the axes of a stage's ranks, and what attention and experts make of each (`stage.mesh`).
+    ``mesh``: the axes of a stage's ranks, and what attention and experts make of each (`stage.mesh`);
+    ``ep_near`` as of a plan.
     ``recompute``: what runs again in the backward, by segments, as of a plan. ``fetches_again``: what sequence
     parallelism gathers for a product is gathered again for its backward, not kept.
     ``part_shares``: of the parts of a microbatch that go through a stage one beside the other; of its samples, or as
@@ -71,6 +72,7 @@ class TensorLayout:
     token_layout: TokenLayout = ""
     ulysses: int = 1
     mesh: Axes = ()
+    ep_near: int = 1
     recompute: Recompute = "none"
     fetches_again: bool = True
     part_shares: tuple[int, ...] = (1,)
@@ -98,6 +100,7 @@ class TensorLayout:
             token_layout=plan.token_layout,
             ulysses=plan.ulysses,
             mesh=mesh_axes(plan),
+            ep_near=plan.ep_near,
             recompute=recomputed_in_segments(plan),
             fetches_again=plan.gathered == "again",
             part_shares=shares_of(plan.token_parts),
@@ -109,7 +112,7 @@ class TensorLayout:
         """How many devices share a microbatch inside a stage."""
         return InnerDegrees(
             self.tp, self.sequence_parallel, self.fetches_again, cp=self.cp, context=self.context,
-            ulysses=self.ulysses, mesh=self.mesh, recompute=self.recompute,
+            ulysses=self.ulysses, mesh=self.mesh, ep_near=self.ep_near, recompute=self.recompute,
             num_parts=len(self.part_shares), has_chunks=self.has_chunks,
         )  # fmt: skip
 
@@ -150,8 +153,13 @@ class TensorLayout:
             return degree, number
 
         inner = self.inner_degrees
-        along = (inner.expert_axes, names_of(inner.axes, EXPERT_TENSOR), inner.own_axes)
-        return ExpertShard(*(each for axes in along for each in place(axes)))
+        degree, number = place(inner.expert_axes)
+        inner_degree, inner_number = place(names_of(inner.axes, EXPERT_TENSOR))
+        token_degree, token_number = place(inner.own_axes)
+        near_degree, _ = place(inner.near_axes)
+        return ExpertShard(
+            degree, number, inner_degree, inner_number, token_degree, token_number, near_degree
+        )
 
     @property
     def tensor_axes(self) -> tuple[str, ...]:

@@ -44,7 +44,8 @@ from meshwright.stage.stage_pass import step_work
 
 OfSegments = dict[tuple[str, int], Work]  # by name and stage
 OfParts = dict[tuple[str, int, int], Work]  # by name, stage and part
-COUNTED = ("counts", "arrived", "all_counts")  # numbers of every expert, of a part as of a whole microbatch
+# Numbers of every expert, of a part as of a whole microbatch.
+COUNTED = ("counts", "arrived", "all_counts", "near_counts", "far_counts")
 
 
 def inner_degrees(plan: Plan) -> InnerDegrees:
@@ -52,7 +53,7 @@ def inner_degrees(plan: Plan) -> InnerDegrees:
     is_divided = plan.sequence_parallel and plan.tp > 1
     return InnerDegrees(
         plan.tp, is_divided, plan.gathered == "again", cp=plan.cp, context=plan.context,
-        ulysses=plan.ulysses, mesh=mesh_axes(plan), recompute=recomputed_in_segments(plan),
+        ulysses=plan.ulysses, mesh=mesh_axes(plan), ep_near=plan.ep_near, recompute=recomputed_in_segments(plan),
         num_parts=len(plan.parts), has_chunks=plan.has_chunks,
     )  # fmt: skip
 

@@ -33,6 +33,7 @@ from meshwright.stage.mesh import (
     heads_axes,
     num_members,
     ring_axes,
+    routed_axes,
     shard_axes,
     tensor_axes,
 )
@@ -247,7 +248,10 @@ class PassSeconds:
         experts = self.sites.members(plan, expert_axes(plan))
         ends: dict[tuple[str, ...], tuple[int, ...]] = {
             axes: self.sites.members(plan, axes)
-            for axes in (tensor_axes(plan), ring_axes(plan), heads_axes(plan), gathered_axes(plan))
+            for axes in (
+                *(tensor_axes(plan), ring_axes(plan), heads_axes(plan), gathered_axes(plan)),
+                *routed_axes(plan),
+            )
             if axes
         }
         placed = (key, experts, *ends.values())

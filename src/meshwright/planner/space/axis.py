@@ -25,6 +25,7 @@ HANDED_ON = (
     "attention",
     "gathered",
     "dispatch",
+    "ep_near",
     "etp",
     "token_parts",
     "parts_of",

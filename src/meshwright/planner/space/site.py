@@ -48,7 +48,15 @@ class Sites:
 
     def members(self, plan: Plan, axes: Sequence[str]) -> tuple[int, ...]:
         """Devices of a group that lies as the plan's along these axes."""
-        key = (plan.mesh, plan.ep, plan.expert_tp, plan.ulysses, plan.sharing_degree, tuple(axes))
+        key = (
+            plan.mesh,
+            plan.ep,
+            plan.expert_tp,
+            plan.ep_near,
+            plan.ulysses,
+            plan.sharing_degree,
+            tuple(axes),
+        )
         if key not in self._asked:
             self._asked[key] = self._alike(members(plan, axes))
         return self._asked[key]

@@ -108,8 +108,10 @@ class Plan:
     a ring exchange heads, and cp / `ulysses` groups of them exchange keys and values. `gathered` says what becomes of the
     inputs that sequence parallelism gathers for products: "again" (they are gathered once more for the backward) or "kept".
     `dispatch` says how a token goes to its experts: "copies" (once for each of them) or "once" (to each device that has any
-    of them, which copies it there: DeepEP, HybridEP). `software` names an efficiency class (`specs.software`; empty: the
-    default). `device_order` lists the cluster's device numbers in mesh order (empty: as they are numbered).
+    of them, which copies it there: DeepEP, HybridEP). With `ep_near` above 1 rows go in two levels (Tutel's 2DH): first
+    among so many neighbours of ep, each of which collects what goes to its place in all other groups of them, then among
+    these. `software` names an efficiency class (`specs.software`; empty: the default). `device_order` lists the cluster's
+    device numbers in mesh order (empty: as they are numbered).
     `sharding`, `schedule`, `passes`, `variant` (what made the model another one), `placement` (what finds `device_order` on
     a cluster) and `optimizer` (what STEP does) are slots: names of the core's, of systems' or of the user's, with options.
 
@@ -157,6 +159,7 @@ class Plan:
     parts_of: PartsOf = "samples"
     token_layout: TokenLayout = ""
     ulysses: int = 1
+    ep_near: int = 1
 
     verbs: ClassVar[PlanVerbs | None] = None
 
@@ -493,6 +496,15 @@ class Plan:
         if not isinstance(self.etp, int) or isinstance(self.etp, bool) or self.etp < 0:
             raise PlanError(
                 f"etp is {self.etp!r}", allowed="a whole number from 1, or 0: as tp and ep have it"
+            )
+        if (
+            not isinstance(self.ep_near, int)
+            or isinstance(self.ep_near, bool)
+            or self.ep_near < 1
+            or self.ep % self.ep_near
+        ):
+            raise PlanError(
+                f"ep_near is {self.ep_near!r} of ep = {self.ep}", allowed="a whole number that divides ep"
             )
         attended, degree = self.dp * self.cp * self.tp, self.expert_tp * self.ep
         if attended % degree:

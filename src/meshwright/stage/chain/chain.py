@@ -57,7 +57,9 @@ LAYOUTS: Mapping[str, tuple[str, str]] = {
 GRADIENT = "_gradient"  # behind the name of a value: its gradient; AGAIN: it, fetched once more
 ALIASES = ("enter", "share")  # nothing is sent forward: what it delivers is what it reads
 # Values that no gradient goes through.
-WITHOUT_GRADIENT = frozenset(("maximum", "largest", "order", "counts", "arrived", "all_counts"))
+WITHOUT_GRADIENT = frozenset(
+    ("maximum", "largest", "order", "counts", "arrived", "all_counts", "near_counts", "far_counts")
+)
 
 
 class ChainStep(NamedTuple):

@@ -35,6 +35,7 @@ from meshwright.stage.chain.end import embedded, given, loss, received
 from meshwright.stage.chain.part import dense_part, mixture
 from meshwright.stage.chain.step_layout import (
     BRANCHES,
+    COLLECTED_ROWS,
     EXPERTS_OF_ALL_ROWS,
     EXPERTS_OF_COPIES,
     EXPERTS_OF_OWN_ROWS,
@@ -95,6 +96,7 @@ def _layouts_along(model: ModelSpec, degrees: InnerDegrees) -> Mapping[str, Step
             (axis.name in degrees.gathered_axes, EXPERTS_OF_ALL_ROWS),
             (own, EXPERTS_OF_OWN_TOKENS),
             (axis.experts == EXPERT, EXPERTS_OF_OWN_ROWS if own else EXPERTS_OF_ROWS),
+            (axis.name in degrees.near_axes, COLLECTED_ROWS),
             (model.has_parallel_branches and axis.attention == TENSOR, BRANCHES),
         )
         more = (steps for is_so, steps in cases if is_so)

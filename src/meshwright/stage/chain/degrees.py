@@ -21,6 +21,7 @@ from meshwright.stage.mesh import (
     folded,
     folds_experts,
     inner,
+    levels,
     names_of,
 )
 
@@ -32,7 +33,8 @@ class InnerDegrees:
     `sequence_parallel`: the residual stream is divided by tokens along tp. `fetches_again`: what is gathered for a product is
     not kept for its backward. ``context``: how cp devices share the tokens of a sequence; ``ulysses``: how many neighbours
     among them exchange heads inside a ring. ``mesh``: the axes of a stage's devices (`stage.mesh`), with what experts make of
-    them; empty: experts are divided as attention is. ``recompute``: what is recomputed by segments, as of a plan.
+    them; empty: experts are divided as attention is; ``ep_near`` as of a plan. ``recompute``: what is recomputed by
+    segments, as of a plan.
     ``num_parts``: into so many parts a microbatch is cut; ``has_chunks``: along its sequences.
     """
 
@@ -43,6 +45,7 @@ class InnerDegrees:
     context: Context = "ring"
     ulysses: int = 1
     mesh: Axes = ()
+    ep_near: int = 1
     recompute: Recompute = "none"
     num_parts: int = 1
     has_chunks: bool = False
@@ -62,6 +65,16 @@ class InnerDegrees:
     def expert_axes(self) -> tuple[str, ...]:
         """Those along which experts are divided, so that rows go to the devices of theirs."""
         return names_of(self.axes, EXPERT)
+
+    @property
+    def routed_axes(self) -> tuple[tuple[str, ...], ...]:
+        """Of every exchange by which they go there: one, or two, among neighbours first."""
+        return levels(self.axes, self.ep_near)
+
+    @property
+    def near_axes(self) -> tuple[str, ...]:
+        """Those of neighbours that collect rows for each other; none where rows go all at once."""
+        return self.routed_axes[0] if len(self.routed_axes) > 1 else ()
 
     @property
     def copied_axes(self) -> tuple[str, ...]:

@@ -125,7 +125,7 @@ def mixture(
     entered = "normed" if is_own and not has_shared else (yield from entering(degrees, is_kept=True))
     made = ("dispatched", "gates", "order", "counts")
     yield ChainStep("router", block, ("normed" if is_own else entered,), made)
-    rows, counts = yield from _sent_rows(degrees)
+    rows, counts = yield from _sent_rows(block, degrees)
     if has_shared:
         yield ChainStep("shared_experts", block, (entered,), ("partial",))
     shared = ("partial",) if has_shared else ()
@@ -133,22 +133,25 @@ def mixture(
         left = yield from leaving(degrees)
         shared = (left,)
     yield ChainStep("experts", block, (rows, counts), ("results",))
-    results = yield from _returned_rows(degrees)
+    results = yield from _returned_rows(block, degrees)
     result = "combined" if is_own else "partial"
     yield ChainStep("combine", block, (results, "gates", "order", *shared), (result,))
     return result if is_own else (yield from leaving(degrees))
 
 
-def _sent_rows(degrees: InnerDegrees) -> Generator[Moved, None, tuple[str, str]]:
+def _sent_rows(block: int, degrees: InnerDegrees) -> Generator[ChainStep | Moved, None, tuple[str, str]]:
     """Rows to the devices of their experts, then to all that share these; the names of what experts read, and of how many
     rows there are of each device and expert."""
     rows, counts, there = "dispatched", "counts", (BY_TOKENS, BY_EXPERTS)
-    if degrees.expert_axes:
-        yield Moved("counts", degrees.expert_axes, counts, "arrived", split_by=there)
-        yield Moved(
-            "routed", degrees.expert_axes, rows, "received", sizes=(counts, "arrived"), split_by=there
-        )
-        rows, counts = "received", "arrived"
+    for axes in degrees.routed_axes:
+        is_near = axes == degrees.near_axes
+        arrived, came = ("near_counts", "near_rows") if is_near else ("arrived", "received")
+        yield Moved("counts", axes, counts, arrived, split_by=there)
+        yield Moved("routed", axes, rows, came, sizes=(counts, arrived), split_by=there)
+        rows, counts = came, arrived
+        if is_near:
+            rows, counts = "far_rows", "far_counts"
+            yield ChainStep("collected", block, (came, arrived), (rows, counts))
     if degrees.gathered_axes:
         yield Moved("gather_counts", degrees.gathered_axes, counts, "all_counts")
         yield Moved("gather_rows", degrees.gathered_axes, rows, "all_rows", sizes=(counts, "all_counts"))
@@ -156,7 +159,7 @@ def _sent_rows(degrees: InnerDegrees) -> Generator[Moved, None, tuple[str, str]]
     return rows, counts
 
 
-def _returned_rows(degrees: InnerDegrees) -> Generator[Moved, None, str]:
+def _returned_rows(block: int, degrees: InnerDegrees) -> Generator[ChainStep | Moved, None, str]:
     """Results to where their rows came from, the same way; the name of what is combined."""
     results, back = "results", (BY_EXPERTS, BY_TOKENS)
     counts = "arrived" if degrees.expert_axes else "counts"
@@ -164,10 +167,18 @@ def _returned_rows(degrees: InnerDegrees) -> Generator[Moved, None, str]:
         sizes = ("all_counts", counts)
         yield Moved("scatter_rows", degrees.gathered_axes, results, "own_results", sizes=sizes)
         results = "own_results"
-    if degrees.expert_axes:
-        sizes = ("arrived", "counts")
-        yield Moved("routed", degrees.expert_axes, results, "returned", sizes=sizes, split_by=back)
-        results = "returned"
+    for axes in reversed(degrees.routed_axes):
+        is_last = axes == degrees.routed_axes[0]
+        sizes = (
+            "near_counts" if axes == degrees.near_axes else "arrived",
+            "counts" if is_last else "far_counts",
+        )
+        came = "returned" if is_last else "far_results"
+        yield Moved("routed", axes, results, came, sizes=sizes, split_by=back)
+        results = came
+        if not is_last:
+            results = "near_results"
+            yield ChainStep("spread", block, (came, "near_counts"), (results,))
     return results
 
 

@@ -39,8 +39,10 @@ PARTS = {
 ATTENDS = "attention_core"
 Shapes = tuple[MicrobatchShape, tuple[MicrobatchShape, ...]]  # of tokens, and of what attention is to
 # Steps that are counted with another: a bias on a sum with the addition of its branch, where heads lie, and how they are
-# turned, with what made them.
-WITHIN_OTHERS = ("finished", "heads_of_group", "tokens_of_group")
+# turned, and rows between two levels, with what made them.
+WITHIN_OTHERS = ("finished", "heads_of_group", "tokens_of_group", "collected", "spread")
+# Rows on their way to experts and back, as many everywhere.
+SENT_ROWS = ("dispatched", "received", "near_rows", "far_rows", "far_results", "near_results")
 WIDE_BYTES = 4  # of a number of the loss, in float32
 LOSS_NUMBERS = {"largest": 1, "maximum": 1, "terms": 2, "sums": 2}  # a token
 
@@ -191,10 +193,11 @@ def _routed_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
         math.prod(sizes_of(degrees.axes, degrees.gathered_axes)),
     )
     return {
-        **dict.fromkeys(("dispatched", "received", "own_results", "returned"), own),
+        **dict.fromkeys((*SENT_ROWS, "own_results", "returned"), own),
         **dict.fromkeys(("all_rows", "results"), own * num_gathered), "all_counts": counts * num_gathered,
         "combined": float(plan.model.hidden_size * size) / plan.cp / plan.tp,
-        "gates": rows * size, "order": rows * INDEX_BYTES, "counts": counts, "arrived": counts,
+        "gates": rows * size, "order": rows * INDEX_BYTES,
+        **dict.fromkeys(("counts", "arrived", "near_counts", "far_counts"), counts),
     }  # fmt: skip
 
 

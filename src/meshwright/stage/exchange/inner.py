@@ -30,12 +30,12 @@ from meshwright.stage.exchange.relay_exchange import (
     token_ring_exchanges,
 )
 from meshwright.stage.mesh import (
-    expert_axes,
     folds_experts,
     gathered_axes,
     heads_axes,
     num_members,
     ring_axes,
+    routed_axes,
     tensor_axes,
 )
 from meshwright.stage.operator.layer import MicrobatchShape
@@ -196,8 +196,11 @@ def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inn
     if plan.ep > 1:
         # a token goes once to every node that has experts for it, or to every device: how many it has is part of the name
         sent = ROUTED if plan.dispatch == "copies" else ROUTED_ONCE
-        exchange = Exchange(expert_axes(plan), algorithm=f"{sent}{experts.num_experts_per_token}")
-        found.append(Inner(exchange, num_bytes, 2 * count, beside, "expert parallel"))
+        algorithm = f"{sent}{experts.num_experts_per_token}"
+        found += [
+            Inner(Exchange(axes, algorithm=algorithm), num_bytes, 2 * count, beside, "expert parallel")
+            for axes in routed_axes(plan)
+        ]
     if gathered := gathered_axes(plan):
         whole = num_bytes * num_members(plan, gathered)
         found += [

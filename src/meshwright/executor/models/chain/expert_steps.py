@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from meshwright.executor.models.chain.step_data import MicrobatchData, block_of
 from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.models.part.mixture import MixtureOfExperts
-from meshwright.executor.ops.expert.dispatch import combine
+from meshwright.executor.ops.expert.dispatch import by_expert, combine, inverse, reordered
 from meshwright.stage.chain.chain import ChainStep
 
 
@@ -30,7 +30,32 @@ def router(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Te
     degree = 1 if mixture.parallel is None else mixture.parallel.team.degree
     num_copies = degree * len(own_TE) / data.tokens_BS.numel()
     tokens_NE, gates_TK, order_N, counts_X = mixture.dispatched(own_TE, num_copies)
-    return tokens_NE, gates_TK, order_N, counts_X.view(mixture.shard.degree, -1)
+    shard = mixture.shard
+    num_members = shard.near_degree if shard.near_degree > 1 else shard.degree
+    return tokens_NE, gates_TK, order_N, counts_X.view(num_members, -1)
+
+
+def collected(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, near_NE: Tensor, near_counts_PX: Tensor
+) -> tuple[Tensor, ...]:
+    """What neighbours sent here for this place in all groups of neighbours, sorted by group, then by who sent it."""
+    counts_PGX = _of_groups(_mixture(stage, step), near_counts_PX)
+    far_counts_GX = counts_PGX.transpose(0, 1).flatten(1).contiguous()
+    return reordered(near_NE, by_expert(counts_PGX.sum(2))), far_counts_GX
+
+
+def spread(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, results_NE: Tensor, near_counts_PX: Tensor
+) -> tuple[Tensor, ...]:
+    """What came back from all groups, sorted by whose it is."""
+    counts_PGX = _of_groups(_mixture(stage, step), near_counts_PX)
+    return (reordered(results_NE, inverse(by_expert(counts_PGX.sum(2)))),)
+
+
+def _of_groups(mixture: MixtureOfExperts, near_counts_PX: Tensor) -> Tensor:
+    """Rows that neighbours sent, by sender, group of neighbours and expert of a device there: [P, G, X]."""
+    num_groups = mixture.shard.degree // mixture.shard.near_degree
+    return near_counts_PX.view(len(near_counts_PX), num_groups, -1)
 
 
 def experts(
@@ -38,7 +63,9 @@ def experts(
 ) -> tuple[Tensor, ...]:
     """What came through the experts here, in the order in which it came; where an expert's matrices are divided, terms of the
     results."""
-    return (_mixture(stage, step).through_experts(rows_NE, counts_PX),)
+    mixture = _mixture(stage, step)
+    by_device_PX = counts_PX.reshape(-1, len(mixture.expert_down.weight))
+    return (mixture.through_experts(rows_NE, by_device_PX),)
 
 
 def shared_experts(

@@ -102,7 +102,8 @@ class MixtureOfExperts(nn.Module):
         return combine(self.through_experts(tokens_NE, counts_X), gates_TK, order_N)
 
     def dispatched(self, hidden_TE: Tensor, num_copies: float = 1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rows [N, E] of tokens sorted by expert, of all experts; gates [T, K], the rows' order [N], rows of each [X].
+        """Rows [N, E] of tokens sorted by expert (`ExpertShard.sent_order`), of all experts; gates [T, K], the rows' order
+        [N], rows of each [X].
         ``num_copies``: devices that have these tokens."""
         experts, routing = self.experts, self.routing
         logits_TX = linear(hidden_TE, self.router.weight, self.router.bias)
@@ -114,7 +115,8 @@ class MixtureOfExperts(nn.Module):
         if self.losses is not None:
             is_sigmoid = routing.scores == "sigmoid"
             gates_TK = self.losses.attached(gates_TK, logits_TX, experts_TK, is_sigmoid, num_copies)
-        tokens_NE, order_N, counts_X = dispatch(hidden_TE, experts_TK, experts.num_experts)
+        sent_TK = self.shard.sent_order(experts_TK, experts.num_experts)
+        tokens_NE, order_N, counts_X = dispatch(hidden_TE, sent_TK, experts.num_experts)
         return tokens_NE, gates_TK, order_N, counts_X
 
     def through_experts(self, tokens_NE: Tensor, counts: Tensor) -> Tensor:
