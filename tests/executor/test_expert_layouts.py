@@ -128,8 +128,10 @@ def counted(found: list[Tensor]) -> Iterator[None]:
     """Rows of every expert, of every block in turn, while a model runs in this process."""
     before = MixtureOfExperts.dispatched
 
-    def dispatched(self: MixtureOfExperts, hidden_TE: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        made = before(self, hidden_TE)
+    def dispatched(
+        self: MixtureOfExperts, hidden_TE: Tensor, num_copies: float = 1
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        made = before(self, hidden_TE, num_copies)
         found.append(made[-1])
         return made
 
