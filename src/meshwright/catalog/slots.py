@@ -35,6 +35,8 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.optimizer import OPTIMIZERS
 from meshwright.specs.plan.option import described_options, with_options
 from meshwright.specs.plan.sharding import ZERO
+from meshwright.specs.routing.balanced_experts import BalancedExperts
+from meshwright.specs.routing.expert_placement import ContiguousExperts, ExpertPlacement, RoundRobinExperts
 from meshwright.specs.sequence.sequence_group import GroupedBatch
 from meshwright.specs.sequence.static_groups import STATIC, StaticGroups
 from meshwright.specs.slot import Reference
@@ -163,6 +165,13 @@ SLOTS: Mapping[str, Slot] = {
             "SequenceGrouping: (lengths of a step's sequences, ranks, SequenceCosts) -> GroupedBatch",
             lambda: {STATIC: StaticGroups},
             one_of(GroupedBatch),
+        ),
+        Slot(
+            "expert_placement",
+            "place-experts --by",
+            "PlacesExperts: (RoutingTrace, GroupShape) -> ExpertPlacement",
+            lambda: {"contiguous": ContiguousExperts, "round_robin": RoundRobinExperts, "eplb": BalancedExperts},
+            one_of(ExpertPlacement),
         ),
         Slot(
             "planner",

@@ -1,0 +1,1 @@
+"""The system ExFlow: its card, its mechanism."""

@@ -1,0 +1,1 @@
+"""The system MoETuner: its card, its mechanism."""
