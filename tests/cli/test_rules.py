@@ -18,9 +18,10 @@ from meshwright.specs.option import flag_of, options_of
 from tests.cli.running import Runner, start
 
 COMMANDS = [
-    *"bench calibrate check checkpoint compare doctor export generate import list plan".split(),
+    *"bench calibrate check checkpoint compare doctor export generate import list place plan".split(),
     *"quickstart reproduce run serve show simulate systems train validate view".split(),
 ]
+RECORDED = Path(__file__).parents[2] / "src/meshwright/systems/moe/standard_library_routing.npz"
 SIMULATE = ("simulate", "--schedule", "1f1b", "-p", 2, "-m", 2)
 # What every rule is tried on; {plan} and {trace} are files. The rest trains or measures, see test_training.
 QUICK: dict[str, tuple[object, ...]] = {
@@ -49,6 +50,7 @@ QUICK: dict[str, tuple[object, ...]] = {
     "show device": ("show", "H100"),
     "show cluster": ("show", "2x8xH100"),
     "show pass": ("show", "recompute"),
+    "place": ("place", "{routing}", "--devices", 2, "--by", "contiguous"),
     "list": ("list", "models"),
     "systems": ("systems",),
     "doctor": ("doctor",),
@@ -64,7 +66,7 @@ QUICK: dict[str, tuple[object, ...]] = {
 def arguments(
     request: pytest.FixtureRequest, plan_file: Path, trace_file: Path, checkpoint_folder: Path
 ) -> tuple[str, ...]:
-    files = {"plan": plan_file, "trace": trace_file, "checkpoints": checkpoint_folder}
+    files = {"plan": plan_file, "trace": trace_file, "checkpoints": checkpoint_folder, "routing": RECORDED}
     return tuple(str(word).format(**files) for word in request.param)
 
 

@@ -17,6 +17,7 @@ from meshwright.api.servings.loading_server import bench_serve
 from meshwright.api.servings.serving import serve
 from meshwright.api.subjects.diagnosing import Finding, doctor
 from meshwright.api.subjects.loading import find, load
+from meshwright.api.subjects.placing import place_experts
 from meshwright.api.subjects.schedule_comparison import compare_schedules
 from meshwright.api.subjects.schedule_execution import execute_schedule
 from meshwright.api.subjects.simulating import lower, simulate
@@ -59,6 +60,7 @@ __all__ = [
     "lower",
     "pareto",
     "plan",
+    "place_experts",
     "plan_groups",
     "plan_load",
     "run_job",

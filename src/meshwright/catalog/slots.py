@@ -168,9 +168,13 @@ SLOTS: Mapping[str, Slot] = {
         ),
         Slot(
             "expert_placement",
-            "place-experts --by",
+            "place --by",
             "PlacesExperts: (RoutingTrace, GroupShape) -> ExpertPlacement",
-            lambda: {"contiguous": ContiguousExperts, "round_robin": RoundRobinExperts, "eplb": BalancedExperts},
+            lambda: {
+                "contiguous": ContiguousExperts,
+                "round_robin": RoundRobinExperts,
+                "eplb": BalancedExperts,
+            },
             one_of(ExpertPlacement),
         ),
         Slot(

@@ -29,6 +29,7 @@ COMMANDS = {
     "import": ("In and out", "plan.importing:import_file"),
     "export": ("In and out", "plan.exporting:export_plan"),
     "show": ("Looking", "look.looking:show"),
+    "place": ("Looking", "look.placing:place"),
     "view": ("Looking", "look.viewing:view"),
     "list": ("Looking", "look.listing:list_names"),
     "systems": ("Evidence", "evidence.reproducing:list_systems"),

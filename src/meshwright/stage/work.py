@@ -33,7 +33,7 @@ def attending_shape(plan: Plan, way: ContextParallel) -> MicrobatchShape:
         plan.microbatch_size, plan.workload.sequence_length // plan.model.num_halves, plan.dtype, plan.tp, plan.ep, plan.cp,
         plan.sequence_parallel, plan.expert_tp, plan.core_attention, plan.gradient_dtype,
         arrangement=way.arrangement, heads_degree=way.heads_degree, in_pieces=way.travels,
-        document_length=_document_length(plan),
+        document_length=_document_length(plan), expert_load=plan.workload.expert_load,
     )  # fmt: skip
 
 

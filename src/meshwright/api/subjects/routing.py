@@ -1,4 +1,4 @@
-"""Routing traces: a training that records which experts its tokens go to, and the file that is written behind it."""
+"""Routing traces: a training records which experts its tokens go to, and a plan is priced by what a trace says."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meshwright import catalog
 from meshwright.specs.error import SpecError
-from meshwright.specs.routing.routing_file import FORMS, save_routing
+from meshwright.specs.plan.plan import Plan
+from meshwright.specs.routing.expert_placement import ExpertPlacement, GroupShape
+from meshwright.specs.routing.routing_file import FORMS, read_routing, save_routing
+from meshwright.specs.routing.routing_trace import RoutingTrace
 
 if TYPE_CHECKING:
     from meshwright.executor.job.gather import JobResult
 
+SLOT = "expert_placement"
+CONTIGUOUS = "contiguous"
 PathLike = str | os.PathLike[str]
 logger = logging.getLogger(__name__)
 
@@ -40,3 +46,42 @@ def keep_routing(result: JobResult, path: PathLike | None, said: Callable[[str],
         return
     save_routing(result.routing, path)
     said(f"routing of {result.routing.num_tokens:,} tokens is in {path}")
+
+
+def with_routing(plan: Plan, routing: PathLike | RoutingTrace, placement: str = "") -> Plan:
+    """The plan with the busiest device's load, as a trace has it, in place of balanced experts.
+
+    Args:
+        plan: whose expert-parallel degree says how many devices.
+        routing: a trace of its model, or the file of one.
+        placement: a file of an expert placement, or a name of the slot, fitted to the trace's first half and priced on the
+            other; empty: neighbouring experts on one device.
+
+    Raises SpecError where trace or placement are of another model or group.
+    """
+    trace = routing if isinstance(routing, RoutingTrace) else read_routing(routing)
+    model = plan.model
+    layers = tuple(number for number, block in enumerate(model.layers) if block.experts is not None)
+    if model.experts is None or trace.layers != layers:
+        raise SpecError(
+            f"routing of the layers {_short(trace.layers)}, and {model.name} has experts in {_short(layers)}",
+            allowed="a trace of the plan's own model",
+            next="record one: meshwright train PLAN --record-routing FILE",
+        )
+    trace = trace.of_experts(model.experts.num_experts)
+    if Path(placement).is_file():
+        found = ExpertPlacement.load(placement)
+        if found.num_devices != plan.ep:
+            raise SpecError(
+                f"{placement} is for {found.num_devices} devices", allowed=f"the plan's ep, {plan.ep}"
+            )
+    else:
+        fitted, others = trace.parted(max(1, trace.num_tokens // 2)) if placement else (trace, trace)
+        found, trace = catalog.filler(SLOT, placement or CONTIGUOUS)(fitted, GroupShape(plan.ep)), others
+    load = float(found.imbalances(trace).mean())
+    return plan.changed(workload=replace(plan.workload, expert_load=min(float(plan.ep), max(1.0, load))))
+
+
+def _short(layers: tuple[int, ...]) -> str:
+    few = ", ".join(map(str, layers[:4])) or "none"
+    return f"{few}, ... ({len(layers)})" if len(layers) > 4 else few

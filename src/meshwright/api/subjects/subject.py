@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright import catalog
 from meshwright.api.subjects.lengths import with_lengths
 from meshwright.api.subjects.loading import PathLike, cluster_named, is_data_file, load
+from meshwright.api.subjects.routing import with_routing
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
 from meshwright.lowering.order import with_shares
@@ -21,6 +22,7 @@ from meshwright.specs.cluster.profile import Profile
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import PlanError, SpecError, UnknownNameError
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.routing.routing_trace import RoutingTrace
 from meshwright.specs.sequence.length_distribution import LengthDistribution
 from meshwright.specs.units import format_seconds
 
@@ -90,6 +92,8 @@ def subject(
     extrapolate: bool = False,
     segments: bool | None = None,
     lengths: PathLike | LengthDistribution | None = None,
+    routing: PathLike | RoutingTrace | None = None,
+    expert_placement: str = "",
 ) -> Subject:
     """Turn what people have into a program with its costs.
 
@@ -109,6 +113,8 @@ def subject(
             computes and these exchanges, one behind the other; None: rows wherever they say all of it. Processes run
             segments anyway.
         lengths: of the documents in a plan's sequences, as `plan` takes them, instead of what the plan says of them.
+        routing, expert_placement: where tokens of a plan's model went, and where its experts stand: the busiest device of an
+            expert-parallel group is priced, instead of balanced experts (`with_routing`).
 
     Raises:
         UnknownNameError, SpecError, PlanError: what was given is not there or cannot be.
@@ -122,6 +128,8 @@ def subject(
         changes: dict[str, Any] = {"recompute": "full"} if recompute else {}
         if lengths is not None:
             changes["workload"] = with_lengths(given.workload, lengths)
+        if routing is not None:
+            changes["workload"] = with_routing(given.changed(**changes), routing, expert_placement).workload
         changed = given.changed(**changes, **({"split_backward": True} if split else {}))
         is_known = known is not given and changed == given and cluster is None and profile is None
         if is_known and segments in (None, known.level == "segments"):
@@ -129,6 +137,7 @@ def subject(
         return plan_subject(changed, cluster, profile, extrapolate, segments)
     _refuse("without a plan there is no model to place on a", cluster=cluster)
     _refuse("only plans have sequences with", lengths=lengths)
+    _refuse("only plans have experts with", routing=routing)
     _refuse("only plans have stages to be cut into", segments=segments or None)
     costs: dict[str, Any] = {"times": times, "comm": comm}
     if isinstance(given, Program | Trace):

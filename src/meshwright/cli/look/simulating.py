@@ -100,6 +100,20 @@ def simulate(
             help="Of a plan: documents of these lengths are in its sequences (token shards, a file).",
         ),
     ] = None,
+    routing: Annotated[
+        Path | None,
+        typer.Option(
+            "--routing",
+            help="Of a plan: where tokens of its model went (train --record-routing), not balanced experts.",
+        ),
+    ] = None,
+    expert_placement: Annotated[
+        str,
+        typer.Option(
+            "--expert-placement",
+            help="With --routing: a file that `place` wrote, or a name of its algorithms; contiguous.",
+        ),
+    ] = "",
     sequence_groups: Annotated[
         list[str] | None,
         typer.Option(
@@ -115,6 +129,8 @@ def simulate(
     """
     if iterations is not None and iterations < 1:
         raise SpecError(f"--iterations {iterations}", allowed="1 or more")
+    if expert_placement and routing is None:
+        raise SpecError("--expert-placement without --routing", next="give a routing trace, too")
     choices: dict[str, Any] = {**asdict(counts), "times": timing.times, "comm": timing.comm}
     names = schedule or []
     known = None if profile is None else Profile.load(profile)
@@ -151,7 +167,7 @@ def simulate(
         plan = other.of_plan(plan) if other.variant else plan
         subject = api.subject(
             plan, **choices, cluster=cluster, extrapolate=extrapolate, segments=segments, lengths=lengths,
-            profile=known,
+            profile=known, routing=routing, expert_placement=expert_placement,
         )  # fmt: skip
     return trace_result(api.simulate(subject, iterations=iterations), subject)
 

@@ -173,6 +173,7 @@ class Plan:
         self._check_batch()
         self._check_choices()
         self._check_device_order()
+        self._check_expert_load()
 
     @classmethod
     def of(
@@ -210,6 +211,15 @@ class Plan:
         filled.setdefault("layers_per_stage", split_layers(model.num_layers, num_stages))
         filled.setdefault("num_devices", cluster.num_devices)
         return cls(model=model, cluster=cluster.name, workload=workload, schedule=schedule, **filled)
+
+    def _check_expert_load(self) -> None:
+        """The busiest of ep devices has at most all rows."""
+        if self.workload.expert_load > self.ep:
+            raise PlanError(
+                f"expert_load is {self.workload.expert_load:g}, and experts are on {self.ep} devices",
+                allowed=f"from 1 to {self.ep}: all rows on one device",
+                next="simulate the plan with a routing trace again: simulate PLAN --routing FILE",
+            )
 
     @classmethod
     def varied(cls, model: ModelSpec, variant: str) -> ModelSpec:

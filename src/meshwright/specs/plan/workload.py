@@ -18,14 +18,16 @@ class Workload:
 
     `lengths`: of the documents in them, a distribution as pairs (tokens, share) whose shares sum to one. Documents are packed
     one behind the other, cut where a sequence ends, and attention stays within a document; empty: every sequence is one
-    text. `num_tokens` is what the whole training reads, or None where that is open. Raises SpecError on numbers that cannot
-    be.
+    text. `num_tokens` is what the whole training reads, or None where that is open. `expert_load`: rows that experts of the
+    busiest device of an expert-parallel group get, over an even share, mean of the layers, as a routing trace says it (1:
+    balanced). Raises SpecError on numbers that cannot be.
     """
 
     global_batch: int
     sequence_length: int
     lengths: tuple[tuple[int, float], ...] = ()
     num_tokens: int | None = None
+    expert_load: float = 1.0
 
     def __post_init__(self) -> None:
         for field in ("global_batch", "sequence_length", "num_tokens"):
@@ -41,6 +43,10 @@ class Workload:
                     f"workload: a share of {share!r} with {length!r} tokens",
                     allowed=f"lengths from 1 to {MOST_TOKENS}, shares from 0 to 1",
                 )
+        if not 1.0 <= self.expert_load < math.inf:
+            raise SpecError(
+                f"workload: expert_load is {self.expert_load!r}", allowed="a number from 1, which is balanced"
+            )
         total = math.fsum(share for _, share in self.lengths)
         if self.lengths and abs(total - 1) > SHARE_TOLERANCE:
             raise SpecError(f"workload: shares of lengths sum to {total:g}", allowed="shares that sum to 1")

@@ -2,8 +2,9 @@
 
 As its public code (deepseek-ai/EPLB) describes it: where nodes divide the groups of experts, groups are packed to nodes, then
 on every node the expert with the most load a copy gets one more until its slots are filled, and copies are packed to its
-devices; where they do not, all devices are one node. Packing takes items from the largest to the smallest, each to the lightest
-pack with room. All layers are worked on at once. Ours differs in one thing: two copies of an expert never stand on one device.
+devices; where they do not, all devices are one node. Packing takes items from the largest to the smallest, each to
+the lightest pack with room. All layers are worked on at once. Ours differs in one thing: two copies of an expert
+never stand on one device.
 
 Letters: X rows (layers, or layers x nodes), N items, P packs.
 """
@@ -53,7 +54,9 @@ def balanced_slots(loads: Loads, num_slots: int, num_groups: int, shape: GroupSh
             allowed="as many slots a device, one for each expert at least, and equal groups",
         )
     if num_slots > num_experts * num_devices:
-        raise SpecError(f"{num_slots} slots for {num_experts} experts", allowed="a copy on every device at most")
+        raise SpecError(
+            f"{num_slots} slots for {num_experts} experts", allowed="a copy on every device at most"
+        )
     if num_groups % num_nodes:
         num_groups, num_nodes = 1, 1
     size = num_experts // num_groups
@@ -106,7 +109,7 @@ def packed(loads: Loads, num_packs: int, kinds: Numbers | None = None) -> tuple[
     for item in order.T:
         kind = np.zeros(num_rows, np.int64) if kinds is None else kinds[rows, item]
         is_open = (filled < room) & ~has[rows, :, kind]
-        for row in np.flatnonzero(~is_open.any(1)):  # the packs with room have one of its kind
+        for row in map(int, np.flatnonzero(~is_open.any(1))):  # the packs with room have one of its kind
             _make_room(row, int(kind[row]), room, pack, weights, filled, has, kinds, loads)
             is_open[row] = (filled[row] < room) & ~has[row, :, kind[row]]
         chosen = np.where(is_open, weights, np.inf).argmin(1)

@@ -32,7 +32,9 @@ class GroupShape(tuple[int, int]):
     def __new__(cls, num_devices: int, num_nodes: int = 1) -> GroupShape:
         """Raises SpecError where nodes do not divide devices."""
         if min(num_devices, num_nodes) < 1 or num_devices % num_nodes:
-            raise SpecError(f"{num_devices} devices on {num_nodes} nodes", allowed="as many devices on every node")
+            raise SpecError(
+                f"{num_devices} devices on {num_nodes} nodes", allowed="as many devices on every node"
+            )
         return super().__new__(cls, (num_devices, num_nodes))
 
     @property
@@ -72,7 +74,9 @@ class ExpertPlacement:
         object.__setattr__(self, "experts", found.astype(np.int64))
         num_slots = found.shape[1]
         if self.num_devices < 1 or num_slots % self.num_devices:
-            raise SpecError(f"{num_slots} slots on {self.num_devices} devices", allowed="as many on each device")
+            raise SpecError(
+                f"{num_slots} slots on {self.num_devices} devices", allowed="as many on each device"
+            )
         for layer, row in zip(self.layers, self.experts, strict=True):
             present = np.unique(row)
             if not np.array_equal(present, np.arange(self.num_experts)):
@@ -92,7 +96,7 @@ class ExpertPlacement:
     @property
     def has_copies(self) -> bool:
         """Do some experts stand in several slots?"""
-        return self.experts.shape[1] > self.num_experts
+        return int(self.experts.shape[1]) > self.num_experts
 
     @cached_property
     def copies(self) -> Loads:
@@ -109,13 +113,15 @@ class ExpertPlacement:
         """The device of every expert, [L, E]. Raises SpecError where experts have copies."""
         if self.has_copies:
             raise SpecError("experts of a placement stand on several devices", allowed="one without copies")
-        return self.copies.argmax(1)
+        found: Numbers = self.copies.argmax(1)
+        return found
 
     def loads(self, trace: RoutingTrace) -> Loads:
         """Rows of every device, [L, G]; copies of an expert share its rows evenly. Raises SpecError for another model's."""
         self.check(trace)
         shares: Loads = self.copies / self.copies.sum(1, keepdims=True)
-        return np.einsum("lge,le->lg", shares, trace.counts.astype(float))
+        found: Loads = np.einsum("lge,le->lg", shares, trace.counts.astype(float))
+        return found
 
     def imbalances(self, trace: RoutingTrace) -> Loads:
         """Rows of the busiest device over the mean, of every layer: as many times an even split's its experts take."""
@@ -201,7 +207,9 @@ class RoundRobinExperts:
         """The same in every layer. Raises SpecError where devices do not divide experts."""
         check_divided(trace, shape)
         return of_devices(
-            np.tile(np.arange(trace.num_experts) % shape.num_devices, (trace.num_layers, 1)), shape, trace.layers
+            np.tile(np.arange(trace.num_experts) % shape.num_devices, (trace.num_layers, 1)),
+            shape,
+            trace.layers,
         )
 
 
@@ -209,7 +217,8 @@ def check_divided(trace: RoutingTrace, shape: GroupShape) -> None:
     """Raise SpecError where devices do not divide experts."""
     if trace.num_experts % shape.num_devices:
         raise SpecError(
-            f"{trace.num_experts} experts on {shape.num_devices} devices", allowed="devices that divide the experts"
+            f"{trace.num_experts} experts on {shape.num_devices} devices",
+            allowed="devices that divide the experts",
         )
 
 

@@ -182,14 +182,14 @@ def _inner_width(kind: BlockSpec) -> int:
 
 
 def _routed_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
-    """Of what goes to experts and back, routing taken as balanced; `counts` are few and do not grow with the tokens."""
+    """Of what goes to experts and back, as the busiest device has it; `counts` are few and do not grow with the tokens."""
     found = next(block.experts for block in plan.model.kinds if block.experts)
     shape = microbatch_shape(plan)
     rows = shape.num_sent_tokens * found.num_experts_per_token / plan.tokens_per_microbatch
     size = dtype_bytes(plan.dtype)
     counts = found.num_experts * INDEX_BYTES / plan.tokens_per_microbatch
     own, num_gathered = (
-        rows * plan.model.hidden_size * size,
+        rows * shape.expert_load * plan.model.hidden_size * size,
         math.prod(sizes_of(degrees.axes, degrees.gathered_axes)),
     )
     return {

@@ -190,7 +190,8 @@ def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inn
         return []
     blocks = model.block_kinds(layers.first_block, layers.num_blocks)
     count = sum(number for block, number in blocks if model.layers[block].experts)
-    rows = shape.num_sent_tokens * experts.num_experts_per_token
+    # the busiest device's, which all others wait for
+    rows = shape.num_sent_tokens * experts.num_experts_per_token * shape.expert_load
     num_bytes = float(rows * model.hidden_size * shape.element_bytes)
     found, beside = list[Inner](), "grouped_matmul" if "ep" in plan.overlap else ""
     if plan.ep > 1:

@@ -1,8 +1,10 @@
 """Operators of a block's experts: router, copies of tokens to experts and back, grouped products, shared experts.
 
 Letters: T tokens of the microbatch, k experts a token goes to, R = T k rows, E experts of which E / ep are here.
-Routing is taken as balanced: every expert gets R / (E / ep) rows. The all-to-all between the devices of an
-expert-parallel group is in `lowering.inner_exchange`. A dense MLP comes from here as well, so that a block asks one place.
+Every expert gets as many rows: of a balanced routing R / (E / ep), of another what the experts of the busiest device get, for
+which the others wait (`Workload.expert_load`); copies of a device's own tokens are R rows whatever the routing. The
+all-to-all between the devices of an expert-parallel group is in `lowering.inner_exchange`. A dense MLP comes from
+here as well, so that a block asks one place.
 """
 
 from __future__ import annotations
@@ -100,21 +102,20 @@ def mlp_forward(model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: Mi
     if experts is None:
         first, *rest = _dense_forward(model, block, local.intermediate, "", shape)
         return {"gate_up": (first,), "down": tuple(rest)}
+    own = rows * experts.num_experts_per_token
     up, down = _grouped_linears(model, experts, local, shape)
     return {
         "router": (
             _router(model, experts).forward(shape),
             _routing(experts, shape, is_backward=False),
-            _permutation("dispatch", up.rows, model.hidden_size, 2 * up.rows, 0, shape),
+            _permutation("dispatch", own, model.hidden_size, 2 * own, 0, shape),
         ),
         "experts": (
             up.forward(shape),
             activation_forward(model, up.rows, local.expert_intermediate, shape),
             down.forward(shape),
         ),
-        "combine": (
-            _permutation("combine", up.rows, model.hidden_size, up.rows + rows, COMBINE_FLOPS, shape),
-        ),
+        "combine": (_permutation("combine", own, model.hidden_size, own + rows, COMBINE_FLOPS, shape),),
         "shared_experts": _shared_forward(model, block, local, shape),
     }
 
@@ -126,10 +127,11 @@ def mlp_input(model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: Micr
         *rest, last = _dense_input(model, block, local.intermediate, "", shape)
         return {"down": tuple(rest), "gate_up": (last,)}
     up, down = _grouped_linears(model, experts, local, shape)
-    num_touched = COMBINE_BACKWARD_TOUCHES * up.rows
+    own = rows * experts.num_experts_per_token
+    num_touched = COMBINE_BACKWARD_TOUCHES * own
     return {
         "combine": (
-            _permutation("combine backward", up.rows, hidden, num_touched, COMBINE_BACKWARD_FLOPS, shape),
+            _permutation("combine backward", own, hidden, num_touched, COMBINE_BACKWARD_FLOPS, shape),
         ),
         "experts": (
             down.input_gradient(shape),
@@ -137,7 +139,7 @@ def mlp_input(model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: Micr
             up.input_gradient(shape),
         ),
         "router": (
-            _permutation("dispatch backward", up.rows, hidden, up.rows + rows, 1, shape),
+            _permutation("dispatch backward", own, hidden, own + rows, 1, shape),
             _routing(experts, shape, is_backward=True),
             _router(model, experts).input_gradient(shape),
             residual_add("router gradient", shape, hidden),
@@ -185,7 +187,7 @@ def _grouped_linears(
             f"{model.name}: expert-parallel degree {shape.ep} does not divide {experts.num_experts} experts",
             allowed="a degree from 1 that divides the number of experts",
         )
-    groups, rows = experts.num_experts // shape.ep, shape.num_routed_tokens * experts.num_experts_per_token
+    groups, rows = experts.num_experts // shape.ep, shape.num_expert_rows(experts.num_experts_per_token)
     hidden, inner, has_bias = model.hidden_size, local.expert_intermediate, model.has_expert_bias
     return (
         GroupedLinear("experts gate_up", groups, rows, hidden, 2 * inner, has_bias),

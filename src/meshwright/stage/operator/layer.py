@@ -11,6 +11,7 @@ per unfused operation. The product of a weight gradient adds to the sum over mic
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from meshwright.specs.dtype import dtype_bytes
@@ -72,6 +73,7 @@ class MicrobatchShape(NamedTuple):
     in_pieces: bool = False
     num_earlier: int = 0
     document_length: int = 0
+    expert_load: float = 1.0
 
     @property
     def attended(self) -> MicrobatchShape:
@@ -127,6 +129,10 @@ class MicrobatchShape(NamedTuple):
         if self.sequence_parallel:
             return -(-self.num_tokens // self.tp)
         return -(-self.num_tokens * min(self.tp, self.expert_tp or self.tp) // self.tp)
+
+    def num_expert_rows(self, num_per_token: int) -> int:
+        """Rows that the experts of the busiest device get, of tokens that go to so many experts each."""
+        return math.ceil(self.num_routed_tokens * num_per_token * self.expert_load)
 
     @property
     def element_bytes(self) -> int:

@@ -1,9 +1,9 @@
-"""Alternating assignment of experts to devices: all layers but one are held, and that one is placed at its best; and the exact
-optimum of small cases.
+"""Alternating assignment of experts to devices: all layers but one are held, and that one is placed at its best; and
+the exact optimum of small cases.
 
-Letters: L layers, E experts, G devices, C = E / G experts a device; M[l, a, b] moves from expert a of a layer to b of the next.
-With every other layer held, putting expert e on device g keeps score[e, g] = sum of M over its neighbours on g, and a layer is a
-linear assignment of E experts to E slots. Load is a second part of the objective:
+Letters: L layers, E experts, G devices, C = E / G experts a device; M[l, a, b] moves from expert a of a layer to b of
+the next. With every other layer held, putting expert e on device g keeps score[e, g] = sum of M over its neighbours
+on g, and a layer is a linear assignment of E experts to E slots. Load is a second part of the objective:
 
     share of moves that stay  -  weight * mean over layers of the variance of devices' loads, in squares of the mean
 
@@ -73,8 +73,8 @@ class Objective(NamedTuple):
 
 
 def alternating(objective: Objective, restarts: int, seed: int) -> Numbers:
-    """The best placement [L, E] of several starts: neighbouring experts together, then by turns one grown from a layer that is
-    drawn, and one whose layers all are."""
+    """The best placement [L, E] of several starts: neighbouring experts together, then by turns one grown from a
+    layer that is drawn, and one whose layers all are."""
     num_layers, num_experts = objective.loads.shape
     random = np.random.default_rng(seed)
     even = np.arange(num_experts) * objective.num_devices // num_experts
@@ -116,7 +116,8 @@ def improved(objective: Objective, start: Numbers) -> Numbers:
 
 
 def _place_layer(objective: Objective, devices: Numbers, layer: int) -> None:
-    """The best of a layer while the others are held; with loads the assignment is only taken where it gains, then swaps are."""
+    """The best of a layer while the others are held; with loads the assignment is only taken where it gains, then
+    swaps are."""
     score = kept_scores(objective, devices, layer)
     slots = np.sort(devices[layer])
     rows, columns = linear_sum_assignment(score[:, slots], maximize=True)

@@ -1,8 +1,9 @@
 """Placement as a mixed-integer linear program, of counts: how large it is does not depend on how many tokens were seen.
 
-x[l, e, g] is 1 where expert e of layer l is on device g; z[l, a, b] >= x[l, a, g] - x[l + 1, b, g] for every g says that a move
-from a to b leaves its device, and the sum of M z is made small. Every expert is on one device, and every device has as many.
-Its linear relaxation is zero (x = 1 / G everywhere), so solvers prove little: HiGHS is given a time, and its best is taken.
+x[l, e, g] is 1 where expert e of layer l is on device g; z[l, a, b] >= x[l, a, g] - x[l + 1, b, g] for every g says
+that a move from a to b leaves its device, and the sum of M z is made small. Every expert is on one device, and every
+device has as many. Its linear relaxation is zero (x = 1 / G everywhere), so solvers prove little: HiGHS is given a
+time, and its best is taken.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Floats = NDArray[np.float64]
 
 
 class Solved(NamedTuple):
-    """The best placement [L, E] that was found, the moves that leave their device, and how far apart from the bound they are."""
+    """The best placement [L, E] that was found, the moves that leave their device, and how far apart from the bound
+    they are."""
 
     devices: Numbers
     moved: float
@@ -82,8 +84,8 @@ def balanced_clusters(loads: Floats, num_clusters: int, time_limit_s: float) -> 
 
 def _sums_of_layer(num_experts: int, num_devices: int) -> tuple[Floats, Floats]:
     """Rows that sum x over devices for each expert, and over experts for each device."""
-    one = np.kron(np.eye(num_experts), np.ones(num_devices))
-    many = np.kron(np.ones(num_experts), np.eye(num_devices))
+    one: Floats = np.kron(np.eye(num_experts), np.ones(num_devices)).astype(np.float64)
+    many: Floats = np.kron(np.ones(num_experts), np.eye(num_devices)).astype(np.float64)
     return one, many
 
 
@@ -96,7 +98,9 @@ def _counts(
     whole = []
     for rows, count in ((one, 1), (many, each)):
         wide = csr_array(np.kron(np.eye(num_layers), rows))
-        padded = csr_array((wide.data, wide.indices, wide.indptr), shape=(wide.shape[0], wide.shape[1] + num_z))
+        padded = csr_array(
+            (wide.data, wide.indices, wide.indptr), shape=(wide.shape[0], wide.shape[1] + num_z)
+        )
         whole.append(LinearConstraint(padded, count, count))
     return whole[0], whole[1]
 

@@ -9,7 +9,14 @@ import numpy as np
 from meshwright.specs.option import option
 from meshwright.specs.routing.expert_placement import ExpertPlacement, GroupShape, check_divided, of_devices
 from meshwright.specs.routing.routing_trace import RoutingTrace
-from meshwright.systems.moe.alternating_assignment import RESTARTS, Numbers, Objective, alternating, optimum, staged
+from meshwright.systems.moe.alternating_assignment import (
+    RESTARTS,
+    Numbers,
+    Objective,
+    alternating,
+    optimum,
+    staged,
+)
 from meshwright.systems.moe.assignment_program import solved
 
 
@@ -26,7 +33,9 @@ class ExFlow:
     """
 
     restarts: int = option(RESTARTS, "Starts of alternating assignment.", least=1)
-    load_weight: float = option(0.0, "How much uneven loads of devices count beside moves that stay.", least=0)
+    load_weight: float = option(
+        0.0, "How much uneven loads of devices count beside moves that stay.", least=0
+    )
     exact: bool = option(False, "The optimum, where a layer has few placements: 8 experts on 4 devices.")
     program_s: float = option(0.0, "Seconds for the paper's integer program instead; 0: none.", least=0)
     seed: int = option(0, "Draws the starts.", least=0)
