@@ -11,11 +11,17 @@ import pytest
 from meshwright.specs.error import SpecError
 from meshwright.specs.routing.expert_placement import GroupShape, RoundRobinExperts
 from meshwright.specs.routing.markov_routing import markov_trace
-from meshwright.systems.moe.alternating_assignment import RESTARTS, Objective, alternating, improved, optimum
+from meshwright.systems.moe.alternating_assignment import (
+    RESTARTS,
+    PlacementObjective,
+    alternating,
+    improved,
+    optimum,
+)
 from meshwright.systems.moe.assignment_program import balanced_clusters, solved
 
 
-def enumerated(found: Objective) -> float:
+def enumerated(found: PlacementObjective) -> float:
     """The best value of all placements, one by one."""
     num_layers, num_experts = found.loads.shape
     even = np.arange(num_experts) * found.num_devices // num_experts
@@ -30,7 +36,7 @@ def enumerated(found: Objective) -> float:
 def test_the_optimum_is_the_best_of_all_and_sweeps_are_within_a_hundredth(
     num_layers: int, num_experts: int, weight: float, seed: int
 ) -> None:
-    found = Objective.of(markov_trace(500, num_layers, num_experts, 0.3, seed), 2, weight)
+    found = PlacementObjective.of(markov_trace(500, num_layers, num_experts, 0.3, seed), 2, weight)
     best = enumerated(found)
     assert found.value(optimum(found)) == pytest.approx(best, abs=1e-12)
     ours = found.value(alternating(found, RESTARTS, seed=0))
@@ -41,7 +47,7 @@ def test_the_optimum_is_the_best_of_all_and_sweeps_are_within_a_hundredth(
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("num_experts", [4, 6])
 def test_three_layers_too(num_experts: int, seed: int) -> None:
-    found = Objective.of(markov_trace(500, 3, num_experts, 0.3, seed), 2)
+    found = PlacementObjective.of(markov_trace(500, 3, num_experts, 0.3, seed), 2)
     best = found.value(optimum(found))
     if num_experts == 4:
         assert best == pytest.approx(enumerated(found), abs=1e-12)
@@ -57,15 +63,15 @@ def test_a_fifth_fewer_moves_than_round_robin_on_tokens_that_were_not_seen(
     layers: int, experts: int, devices: int, concentration: float
 ) -> None:
     fitted, others = markov_trace(6_000, layers, experts, concentration, seed=1).parted(3_000)
-    tried = Objective.of(others, devices)
-    ours = 1 - tried.kept(alternating(Objective.of(fitted, devices), RESTARTS, seed=0))
+    tried = PlacementObjective.of(others, devices)
+    ours = 1 - tried.kept(alternating(PlacementObjective.of(fitted, devices), RESTARTS, seed=0))
     robin = RoundRobinExperts()(others, GroupShape(devices)).moved_share(others)
     assert robin == pytest.approx(1 - 1 / devices, abs=0.04)  # what chance keeps
     assert ours <= 0.8 * robin
 
 
 def test_eight_experts_on_four_devices_are_within_a_hundredth_of_the_optimum() -> None:
-    found = Objective.of(markov_trace(3_000, 4, 8, 0.3, seed=1), 4)
+    found = PlacementObjective.of(markov_trace(3_000, 4, 8, 0.3, seed=1), 4)
     best = found.value(optimum(found))
     assert found.value(alternating(found, RESTARTS, seed=0)) >= best - 0.01 * best
 
@@ -74,7 +80,7 @@ def test_load_in_the_objective_evens_devices_out_for_some_moves() -> None:
     trace = markov_trace(3_000, 6, 8, 0.3, seed=1)
     kept, uneven = [], []
     for weight in (0.0, 0.3, 3.0):
-        found = Objective.of(trace, 4, weight)
+        found = PlacementObjective.of(trace, 4, weight)
         best, devices = optimum(found), alternating(found, RESTARTS, seed=0)
         assert found.value(devices) >= found.value(best) - 0.02
         kept.append(found.kept(best))
@@ -85,14 +91,14 @@ def test_load_in_the_objective_evens_devices_out_for_some_moves() -> None:
 def test_a_sweep_never_loses() -> None:
     random = np.random.default_rng(0)
     for weight in (0.0, 0.5):
-        found = Objective.of(markov_trace(300, 4, 8, 0.3, seed=2), 4, weight)
+        found = PlacementObjective.of(markov_trace(300, 4, 8, 0.3, seed=2), 4, weight)
         start = np.stack([random.permutation(np.arange(8) // 2) for _ in range(4)])
         assert found.value(improved(found, start)) >= found.value(start)
 
 
 def test_the_program_finds_the_optimum_of_a_tiny_case() -> None:
     trace = markov_trace(500, 3, 4, 0.3, seed=1)
-    found = Objective.of(trace, 2)
+    found = PlacementObjective.of(trace, 2)
     best = solved(found.moves, 2, time_limit_s=60)
     assert best.gap == pytest.approx(0, abs=1e-4)
     assert found.kept(best.devices) == pytest.approx(found.kept(optimum(found)), abs=1e-12)
@@ -107,4 +113,4 @@ def test_clusters_are_as_even_as_they_can_be() -> None:
 
 def test_what_is_too_large_to_enumerate_is_refused() -> None:
     with pytest.raises(SpecError, match="all placements"):
-        optimum(Objective.of(markov_trace(50, 2, 16, 1.0, seed=0), 4))
+        optimum(PlacementObjective.of(markov_trace(50, 2, 16, 1.0, seed=0), 4))

@@ -32,7 +32,7 @@ LEAST_GAIN = 1e-12  # of the objective, which is a share: less is rounding
 MOST_STATES = 5_000  # placements of one layer that the exact optimum goes through, in pairs
 
 
-class Objective(NamedTuple):
+class PlacementObjective(NamedTuple):
     """What is made large: moves [L - 1, E, E], loads [L, E], devices, and how much their unevenness counts."""
 
     moves: Floats
@@ -41,9 +41,11 @@ class Objective(NamedTuple):
     weight: float = 0.0
 
     @staticmethod
-    def of(trace: RoutingTrace, num_devices: int, weight: float = 0.0) -> Objective:
+    def of(trace: RoutingTrace, num_devices: int, weight: float = 0.0) -> PlacementObjective:
         """Of what a trace counted."""
-        return Objective(trace.transitions.astype(float), trace.counts.astype(float), num_devices, weight)
+        return PlacementObjective(
+            trace.transitions.astype(float), trace.counts.astype(float), num_devices, weight
+        )
 
     def value(self, devices: Numbers) -> float:
         """Of a placement [L, E]."""
@@ -72,7 +74,7 @@ class Objective(NamedTuple):
         return np.where(found > 0, found, 1.0)
 
 
-def alternating(objective: Objective, restarts: int, seed: int) -> Numbers:
+def alternating(objective: PlacementObjective, restarts: int, seed: int) -> Numbers:
     """The best placement [L, E] of several starts: neighbouring experts together, then by turns one grown from a
     layer that is drawn, and one whose layers all are."""
     num_layers, num_experts = objective.loads.shape
@@ -88,7 +90,7 @@ def alternating(objective: Objective, restarts: int, seed: int) -> Numbers:
     return max((improved(objective, start) for start in starts), key=objective.value)
 
 
-def _grown(objective: Objective, seed_layer: Numbers, first: int) -> Numbers:
+def _grown(objective: PlacementObjective, seed_layer: Numbers, first: int) -> Numbers:
     """From one layer that was drawn outwards, each layer the best beside the one before it."""
     found = np.tile(seed_layer, (len(objective.loads), 1))
     slots, same = np.sort(seed_layer), np.eye(objective.num_devices)
@@ -101,7 +103,7 @@ def _grown(objective: Objective, seed_layer: Numbers, first: int) -> Numbers:
     return found
 
 
-def improved(objective: Objective, start: Numbers) -> Numbers:
+def improved(objective: PlacementObjective, start: Numbers) -> Numbers:
     """Sweeps from a placement until one gains nothing."""
     found, best = start.copy(), objective.value(start)
     layers = range(len(start))
@@ -115,7 +117,7 @@ def improved(objective: Objective, start: Numbers) -> Numbers:
     return found
 
 
-def _place_layer(objective: Objective, devices: Numbers, layer: int) -> None:
+def _place_layer(objective: PlacementObjective, devices: Numbers, layer: int) -> None:
     """The best of a layer while the others are held; with loads the assignment is only taken where it gains, then
     swaps are."""
     score = kept_scores(objective, devices, layer)
@@ -133,7 +135,7 @@ def _place_layer(objective: Objective, devices: Numbers, layer: int) -> None:
     _swap(objective, devices, layer, score)
 
 
-def kept_scores(objective: Objective, devices: Numbers, layer: int) -> Floats:
+def kept_scores(objective: PlacementObjective, devices: Numbers, layer: int) -> Floats:
     """Moves that stay where expert e of a layer is on device g, [E, G]."""
     score = np.zeros((objective.loads.shape[1], objective.num_devices))
     sides = []
@@ -146,7 +148,7 @@ def kept_scores(objective: Objective, devices: Numbers, layer: int) -> Floats:
     return score
 
 
-def _swap(objective: Objective, devices: Numbers, layer: int, score: Floats) -> None:
+def _swap(objective: PlacementObjective, devices: Numbers, layer: int, score: Floats) -> None:
     """The two experts whose swap gains the most, until none does."""
     total = float(objective.moves.sum()) or 1.0
     scale = objective.weight / (len(devices) * objective.num_devices * objective.mean_loads[layer] ** 2)
@@ -168,7 +170,7 @@ def _swap(objective: Objective, devices: Numbers, layer: int, score: Floats) -> 
         here[first], here[second] = here[second], here[first]
 
 
-def optimum(objective: Objective) -> Numbers:
+def optimum(objective: PlacementObjective) -> Numbers:
     """The placement that is best of all, layer by layer over every placement of one (dynamic programming).
 
     E! / C!^G placements of a layer, in pairs: 20 of 6 experts on 2 devices, 2,520 of 8 on 4. Raises SpecError for more than
@@ -216,7 +218,9 @@ def _states(num_experts: int, num_devices: int) -> Numbers:
     return np.array(found)
 
 
-def staged(objective: Objective, shape: GroupShape, place: Callable[[Objective], Numbers]) -> Numbers:
+def staged(
+    objective: PlacementObjective, shape: GroupShape, place: Callable[[PlacementObjective], Numbers]
+) -> Numbers:
     """Experts to nodes, then those of each node to its devices, by the same way to place [L, E] (ExFlow's two stages)."""
     if shape.num_nodes == 1:
         return place(objective)
@@ -226,6 +230,6 @@ def staged(objective: Objective, shape: GroupShape, place: Callable[[Objective],
     for node in range(shape.num_nodes):
         own = np.nonzero(nodes == node)[1].reshape(len(nodes), -1)
         moves = objective.moves[layers[:-1, :, None], own[:-1, :, None], own[1:, None, :]]
-        inside = Objective(moves, objective.loads[layers, own], each, objective.weight)
+        inside = PlacementObjective(moves, objective.loads[layers, own], each, objective.weight)
         found[layers, own] = node * each + place(inside)
     return found

@@ -6,7 +6,7 @@ import numpy as np
 
 from meshwright.specs.routing.expert_placement import ContiguousExperts, GroupShape
 from meshwright.specs.routing.markov_routing import markov_trace
-from meshwright.systems.moe.alternating_assignment import Objective
+from meshwright.systems.moe.alternating_assignment import PlacementObjective
 from meshwright.systems.moe.moe_tuner.mechanism import MoeTuner, clustered
 
 TRACE = markov_trace(3_000, 4, 8, 0.3, seed=1)
@@ -26,7 +26,7 @@ def test_the_second_program_finds_what_alternating_assignment_finds_in_a_small_c
 
 
 def test_moves_of_clusters_are_those_of_their_experts() -> None:
-    found = Objective.of(TRACE, 4)
+    found = PlacementObjective.of(TRACE, 4)
     clusters = np.stack([np.random.default_rng(layer).permutation(np.arange(8) // 2) for layer in range(4)])
     together = clustered(found, clusters)
     assert together.moves.sum() == found.moves.sum() and together.loads.sum() == found.loads.sum()

@@ -12,7 +12,7 @@ from meshwright.specs.routing.routing_trace import RoutingTrace
 from meshwright.systems.moe.alternating_assignment import (
     RESTARTS,
     Numbers,
-    Objective,
+    PlacementObjective,
     alternating,
     optimum,
     staged,
@@ -43,10 +43,12 @@ class ExFlow:
     def __call__(self, trace: RoutingTrace, shape: GroupShape) -> ExpertPlacement:
         """Raises SpecError where devices do not divide experts, or the program ends with nothing."""
         check_divided(trace, shape)
-        devices = staged(Objective.of(trace, shape.num_devices, self.load_weight), shape, self._placed)
+        devices = staged(
+            PlacementObjective.of(trace, shape.num_devices, self.load_weight), shape, self._placed
+        )
         return of_devices(devices, shape, trace.layers)
 
-    def _placed(self, objective: Objective) -> Numbers:
+    def _placed(self, objective: PlacementObjective) -> Numbers:
         if objective.num_devices == 1:
             return np.zeros(objective.loads.shape, np.int64)
         if self.exact:

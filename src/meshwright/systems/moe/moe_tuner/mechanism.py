@@ -9,7 +9,13 @@ import numpy as np
 from meshwright.specs.option import option
 from meshwright.specs.routing.expert_placement import ExpertPlacement, GroupShape, check_divided, of_devices
 from meshwright.specs.routing.routing_trace import RoutingTrace
-from meshwright.systems.moe.alternating_assignment import RESTARTS, Numbers, Objective, alternating, staged
+from meshwright.systems.moe.alternating_assignment import (
+    RESTARTS,
+    Numbers,
+    PlacementObjective,
+    alternating,
+    staged,
+)
 from meshwright.systems.moe.assignment_program import balanced_clusters, solved
 
 
@@ -34,10 +40,10 @@ class MoeTuner:
         check_divided(trace, shape)
         num_devices, loads = shape.num_devices, trace.counts.astype(float)
         clusters = np.stack([balanced_clusters(row, num_devices, self.cluster_s) for row in loads])
-        devices = staged(clustered(Objective.of(trace, num_devices), clusters), shape, self._placed)
+        devices = staged(clustered(PlacementObjective.of(trace, num_devices), clusters), shape, self._placed)
         return of_devices(np.take_along_axis(devices, clusters, 1), shape, trace.layers)
 
-    def _placed(self, objective: Objective) -> Numbers:
+    def _placed(self, objective: PlacementObjective) -> Numbers:
         if objective.num_devices == 1:
             return np.zeros(objective.loads.shape, np.int64)
         if self.program_s > 0:
@@ -45,7 +51,7 @@ class MoeTuner:
         return alternating(objective, self.restarts, seed=0)
 
 
-def clustered(objective: Objective, clusters: Numbers) -> Objective:
+def clustered(objective: PlacementObjective, clusters: Numbers) -> PlacementObjective:
     """Moves and loads of clusters [L, E] in place of experts: as many clusters as devices."""
     one = np.eye(objective.num_devices)[clusters]  # [L, E, G]
     moves = np.einsum("lac,lab,lbd->lcd", one[:-1], objective.moves, one[1:])
