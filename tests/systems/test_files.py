@@ -43,6 +43,7 @@ FURTHER = {
         "planner",  # the parts of a user's own model
         "published",  # four layers whose parts are published
     },
+    "tutel": {"layer"},  # the paper's layer by data sheets
     "byte_scale": {"published_job"},  # steps of its paper's job, by what the paper says of it
     "zeppelin": {
         "remap",

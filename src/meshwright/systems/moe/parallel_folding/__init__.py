@@ -1,0 +1,1 @@
+"""The system MoE Parallel Folding: its card, its jobs."""

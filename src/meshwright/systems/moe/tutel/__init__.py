@@ -1,0 +1,1 @@
+"""The system Tutel: its card, its mechanism, its layer."""
