@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from meshwright.api.plans.plan_text import passed_over_lines
 from meshwright.evidence.log_comparison import KINDS
+from meshwright.planner.advice.expert_words import expert_line
 from meshwright.planner.search.plans import TIE, Plans
 from meshwright.planner.search.search import reasons
 from meshwright.planner.space.sent_way import context_line
@@ -48,6 +49,7 @@ def headlines(found: Plans, shown: Mapping[int, Predicted], cluster: ClusterSpec
         lines.append(f"1 before {second}: {_ahead(best, shown[second])}{why}")
     for kind, seconds in [pair for pair in best.parts.items() if not is_beside(pair[0])][:1]:
         lines.append(f"most of the step: {part_words(kind)}, {100 * seconds / best.step.value:.0f} % of it")
+    lines += expert_line(best)
     if best.drawn is not None:
         lines.append(f"steps are means of drawn batches of documents, {best.drawn.words}")
     return [*lines, *_doubts(found, cluster)]

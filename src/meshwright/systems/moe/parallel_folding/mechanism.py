@@ -101,7 +101,9 @@ def best(
     fix = {**FORMATS, **WAYS[way], **({"float8": float8} if float8 else {})}
     foldings = (WHOLE, AS_ATTENTION) if way == "folded" else (AS_ATTENTION,)
     found = [
-        search(model, cluster, Workload(batch, length), fix={**fix, "etp": etp}, num_simulated=NUM_SIMULATED)[0]
+        search(model, cluster, Workload(batch, length), fix={**fix, "etp": etp}, num_simulated=NUM_SIMULATED)[
+            0
+        ]
         for etp in foldings
     ]
     return min(found, key=lambda each: each.step.value)
