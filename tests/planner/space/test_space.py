@@ -154,6 +154,7 @@ def test_a_tensor_degree_beyond_a_node_has_to_be_asked_for() -> None:
         ({"fix": {"cp": 2}, "forbid": ("cp",)}, "both fixed and forbidden"),
         ({"fix": {"context": "ulysses"}, "forbid": ("ulysses",)}, "both fixed and forbidden"),
         ({"fix": {"context": "spiral"}}, "does not try"),
+        ({"fix": {"cp": 8, "ulysses": 3}}, r"ulysses is 3 with cp\(8\)"),
         ({"fix": {"sharding": "zero3"}, "forbid": ("zero3",)}, "both fixed and forbidden"),
         ({"fix": {"sharding": "zero2", "pp": 2}}, "no plan puts"),
         ({"fix": {"schedule": "wave"}}, "does not try"),

@@ -13,7 +13,7 @@ from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.workload import Workload
-from meshwright.specs.sequence.context_parallel import ContextParallel
+from meshwright.specs.sequence.context_parallel import INSIDE_ULYSSES, ContextParallel
 from meshwright.specs.sequence.sequence_part import SequencePart
 from meshwright.stage.operator.layer import local_sizes
 
@@ -141,8 +141,9 @@ def check_degrees(
 
 def _check_context(cp: int, single: Mapping[str, Any], sequence_length: int) -> None:
     """Raise PlanError where so many devices cannot share the sequences, in whatever way where none is fixed."""
-    if "context" not in single:
+    layout, ulysses = single.get("token_layout", ""), int(single.get("ulysses", 1))
+    if "context" not in single and ulysses == 1:
         SequencePart(sequence_length, cp)
         return
-    layout, ulysses = single.get("token_layout", ""), int(single.get("ulysses", 1))
-    ContextParallel(cp, single["context"], layout, ulysses).part(sequence_length)
+    kind = single.get("context", INSIDE_ULYSSES[0])
+    ContextParallel(cp, kind, layout, ulysses).part(sequence_length)
