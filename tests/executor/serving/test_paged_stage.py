@@ -10,7 +10,6 @@ from tests.executor.serving.paged_case import FAMILIES, their_model
 from tests.executor.serving.scattered_blocks import ScatteredBlocks, prompt
 from torch.utils.flop_counter import FlopCounterMode
 
-from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.executor.serving.paged_stage import PagedStage, StagePlace
 from meshwright.executor.serving.parallel.rank_place import RankPlace
 from meshwright.executor.serving.runner_options import RunnerOptions
@@ -25,7 +24,8 @@ FLOAT_BYTES = 4
 def stage_of(served: ServedModel, tp: int) -> PagedStage:
     """The last rank's of so many; nothing is summed."""
     model = served.model
-    place = StagePlace(range(model.num_layers), TensorShard(model, tp, tp - 1), lambda term: term)
+    shard = RankPlace(model, tp, 1, tp - 1).shard
+    place = StagePlace(range(model.num_layers), shard, lambda term: term)
     with torch.inference_mode():
         return PagedStage(served, place, OPTIONS)
 
@@ -48,16 +48,31 @@ def expected_flops(model: ModelSpec, tp: int, lengths: tuple[int, ...]) -> int:
     return 2 * (model.num_layers * sum(lengths) * matrices // tp + head)
 
 
+def expected_bytes(model: ModelSpec, tp: int) -> int:
+    """Of tables and matrices a share; norms, and routers of experts, are on every rank."""
+    tables = 2 * -(-model.vocabulary_size // tp) * model.hidden_size
+    norms = (2 * model.num_layers + 1) * model.hidden_size
+    routers = model.num_layers * model.num_experts * model.hidden_size
+    matrices = model.num_parameters - 2 * model.vocabulary_size * model.hidden_size - norms - routers
+    return FLOAT_BYTES * (matrices // tp + tables + norms + routers)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_rank_has_its_part_of_every_expert(tp: int, tmp_path: Path) -> None:
+    their_model(FAMILIES["mixtral"], tmp_path)
+    served = open_served(tmp_path)
+    assert served.model.num_experts and stage_of(served, tp).num_weight_bytes == expected_bytes(
+        served.model, tp
+    )
+
+
 @pytest.mark.parametrize("tp", [1, 2])
 def test_a_rank_computes_and_holds_its_share(tp: int, tmp_path: Path) -> None:
     their_model(FAMILIES["llama"], tmp_path)
     served = open_served(tmp_path)
     stage, model, lengths = stage_of(served, tp), served.model, (7, 12)
     assert counted_flops(stage, TorchRunner(served, OPTIONS), lengths) == expected_flops(model, tp, lengths)
-    tables = 2 * -(-model.vocabulary_size // tp) * model.hidden_size
-    norms = (2 * model.num_layers + 1) * model.hidden_size
-    matrices = model.num_parameters - 2 * model.vocabulary_size * model.hidden_size - norms
-    assert stage.num_weight_bytes == FLOAT_BYTES * (matrices // tp + tables + norms)
+    assert stage.num_weight_bytes == expected_bytes(model, tp)
     pages = 2 * model.num_layers * 32 * 4 * model.attention.key_size // tp
     assert stage.blocks.pages.nbytes == FLOAT_BYTES * pages
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.executor.layout.tensor_shard import TensorShard
+from meshwright.executor.layout.tensor_shard import ExpertShard, TensorShard
 from meshwright.serving.weight.weight_place import FetchedBlocks, WeightPlace, fetched_blocks, stage_blocks
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
@@ -38,8 +38,10 @@ class RankPlace:
 
     @property
     def shard(self) -> TensorShard:
-        """What of every layer it has."""
-        return TensorShard(self.model, self.tp, self.rank % self.tp)
+        """What of every layer it has; of every expert its part of the inner units."""
+        number = self.rank % self.tp
+        experts = ExpertShard(inner_degree=self.tp, inner_number=number)
+        return TensorShard(self.model, self.tp, number, experts)
 
     @property
     def has_embedding(self) -> bool:
@@ -82,7 +84,7 @@ def fetched_by_ranks(place: WeightPlace, model: ModelSpec, tp: int, pp: int) -> 
 
 def check_degrees(model: ModelSpec, tp: int, pp: int) -> None:
     """Raise PlanError or ExecutionError where so many ranks cannot share the model's heads, units or layers."""
-    TensorShard(model, tp).check()
+    RankPlace(model, tp, pp, 0).shard.check()
     if pp > model.num_layers:
         raise PlanError(
             f"pp={pp} with the {model.num_layers} layers of {model.name}", allowed=f"1 to {model.num_layers}"
