@@ -12,7 +12,7 @@ from meshwright.specs.operator import Operator, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
 from meshwright.stage.exchange.relay_exchange import SUM_BYTES
 from meshwright.stage.operator.attention import MERGE, OF_ATTENTION
-from meshwright.stage.relay.rounds import Round, Rounds
+from meshwright.stage.relay.rounds import AGAIN, Round, Rounds
 
 FIRST = " first"  # behind a step's name: of the first one alone, where it is not as the others
 # Of attention by whole rows of scores: operators by label, of its two relays, forward and backward.
@@ -105,8 +105,8 @@ def _of_step(operator: Operator, num_steps: int, *, is_first: bool) -> tuple[Ope
 def _added(own: Round, token_bytes: Mapping[str, float], num_tokens: float) -> tuple[Operator, ...]:
     """Adding what came back: it is read, and the sum read and written."""
     assert own.owed is not None
-    total = own.owed.total.removesuffix("_again")
-    size = (token_bytes[own.owed.arrived] + 2 * token_bytes[total]) * num_tokens
+    arrived, total = (kind.removesuffix(AGAIN) for kind in (own.owed.arrived, own.owed.total))
+    size = (token_bytes[arrived] + 2 * token_bytes[total]) * num_tokens
     return (_elementwise(size, own.owed.adds.lower(), ADDING_FLOPS),)
 
 

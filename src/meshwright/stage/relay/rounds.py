@@ -59,10 +59,12 @@ class Round(NamedTuple):
 
     @property
     def again(self) -> Round:
-        """A forward once more: its computes and its sums have names of their own, so none of them stands for another."""
+        """A forward once more: its computes, its sums, and what is on its way to these have names of their own, so none of
+        them stands for another."""
         owed, total = self.owed, self.total and self.total + AGAIN
         if owed is not None:
-            owed = owed._replace(total=owed.total + AGAIN, adds=f"{owed.adds}_AGAIN")
+            made, arrived, sum_ = (each + AGAIN for each in (owed.made, owed.arrived, owed.total))
+            owed = owed._replace(made=made, arrived=arrived, total=sum_, adds=f"{owed.adds}_AGAIN")
         return self._replace(step=f"{self.step}_AGAIN", total=total, owed=owed)
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from meshwright.specs.model.block import Attention
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.sequence.context_parallel import ContextParallel
-from meshwright.stage.relay.rounds import RELAYS, Round
+from meshwright.stage.relay.rounds import AGAIN, RELAYS, Round
 
 # What a relay's segment reads, and sends first, and what its steps send on.
 OPERANDS = frozenset((*(each.operand for each in RELAYS), *(each.backward.prepared for each in RELAYS)))
@@ -68,4 +68,4 @@ def _of_token(
         **dict.fromkeys(("keys", "travelling_keys"), (0, kv_heads, query)),
         **dict.fromkeys(("values", "travelling_values"), (0, kv_heads, value)),
     }
-    return found[kind]
+    return found[kind.removesuffix(AGAIN)]
