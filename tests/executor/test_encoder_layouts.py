@@ -194,7 +194,7 @@ def test_a_rank_computes_and_sends_its_share(choices: dict[str, Any], gloo_pool:
 def test_a_device_holds_its_share_of_the_parameters(model: str, tp: int) -> None:
     """What the modules of every stage have is what a plan counts."""
     plan = planned(model, tp=tp, pp=2).plan()
-    shard = TensorShard(plan.model, tp, 0)
+    shard = TensorShard.evenly(plan.model, tp, 0)
     team = RankTeam(tuple(range(tp)), 0)
     parallel = TensorParallel(shard, team) if tp > 1 else None
     for layers in plan.stages():

@@ -91,6 +91,11 @@ class TensorShard:
     number: int = 0
     experts: ExpertShard = ExpertShard()
 
+    @classmethod
+    def evenly(cls, model: ModelSpec, degree: int, number: int) -> TensorShard:
+        """Experts are divided as all else: of every one a device has its part."""
+        return cls(model, degree, number, ExpertShard(inner_degree=degree, inner_number=number))
+
     def check(self) -> None:
         """Raise PlanError as `check_division`, and ExecutionError where hidden units are not divided evenly."""
         check_division(self.model, self.degree, self.experts.inner_degree)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.executor.layout.tensor_shard import ExpertShard, TensorShard
+from meshwright.executor.layout.tensor_shard import TensorShard
 from meshwright.serving.weight.weight_place import FetchedBlocks, WeightPlace, fetched_blocks, stage_blocks
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.model import ModelSpec
@@ -39,9 +39,7 @@ class RankPlace:
     @property
     def shard(self) -> TensorShard:
         """What of every layer it has; of every expert its part of the inner units."""
-        number = self.rank % self.tp
-        experts = ExpertShard(inner_degree=self.tp, inner_number=number)
-        return TensorShard(self.model, self.tp, number, experts)
+        return TensorShard.evenly(self.model, self.tp, self.rank % self.tp)
 
     @property
     def has_embedding(self) -> bool:
