@@ -22,6 +22,7 @@ from meshwright.executor.training.tensor_layout import TensorLayout
 from meshwright.executor.training.training_job import RANDOM, TrainingConfig
 from meshwright.lowering.lower import lower
 from meshwright.lowering.sharding.gradient_norm import clip_norm
+from meshwright.lowering.sharding.router_correction import correction_rate
 from meshwright.specs.cluster.slowing import Slowing
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import MeshwrightError
@@ -92,6 +93,7 @@ MODELS: Mapping[str, ModelSpec] = {
 }  # fmt: skip
 GRADIENTS, AFTER_ADAMW = 1e-10, 1e-8  # DESIGN's tolerances against one process, float64
 BATCH = 8
+RATE = 0.05  # at which routers are corrected: large, so that choices change within a few steps
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Planned:
         """The plan. Raises PlanError where the choices contradict each other."""
         passes = [PassOption("clip_gradients", {"max_norm": self.clip})] if self.clip else []
         given = {"dtype": "float64", **self.choices}
-        options = {"unshard": {"prefetch": 1, "keeps_after_forward": True}}
+        options = {"unshard": {"prefetch": 1, "keeps_after_forward": True}, "correct_routers": {"rate": RATE}}
         passes += [PassOption(name, options.get(name, {})) for name in given.pop("passes", ())]
         cluster = Cluster.detect(self.num_devices)
         workload = Workload(self.batch, self.length)
@@ -139,7 +141,8 @@ class Planned:
         layers = tuple(piece.num_blocks for piece in piece_layers(plan.stages(), pieces))
         training = TrainingConfig(
             plan.model, layers, self.length, optimizer, dropout=self.dropout, records_gradients=True,
-            layout=TensorLayout.of(plan), data_axes=data_axes(plan), **({"source": RANDOM} | fields),
+            layout=TensorLayout.of(plan), data_axes=data_axes(plan),
+            **({"source": RANDOM, "correction_rate": correction_rate(plan)} | fields),
         )  # fmt: skip
         program = lower(plan, catalog.find_schedule(plan.schedule), pieces=pieces, in_segments=True)
         return Job.of(program, iterations, training=training, dtype=plan.dtype), plan

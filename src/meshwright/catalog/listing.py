@@ -36,6 +36,7 @@ PASSES: Mapping[str, str] = {
     "transfers": "meshwright.lowering.transfer.transfer:Transfers",
     "connect_stages": "meshwright.lowering.transfer.stage_edge:ConnectStages",
     "clip_gradients": "meshwright.lowering.sharding.gradient_norm:ClipGradients",
+    "correct_routers": "meshwright.lowering.sharding.router_correction:CorrectRouters",
     "post_validation": "meshwright.lowering.sharding.gradient_norm:PostValidate",
     "place_receives": "meshwright.lowering.transfer.receive_place:PlaceReceives",
     "canonical_reduction": "meshwright.lowering.sharding.canonical:CanonicalReduction",

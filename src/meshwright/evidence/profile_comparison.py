@@ -22,7 +22,7 @@ PASSES: Mapping[str, tuple[str, ...]] = {
     "forward": ("F",),
     "recompute": ("R",),
     "backward": ("B", "I", "W"),
-    "optimizer": ("STEP", "NORM", "VALIDATE"),
+    "optimizer": ("STEP", "NORM", "COUNT_TOKENS", "VALIDATE"),
 }
 # What kernels do, by the names of a prediction's parts.
 WORKS = {

@@ -84,6 +84,12 @@ STEP_COPY = ValueKind("step_copy", index="group", microbatch=False)
 PARTIAL_SUM, WHOLE_SUM = Pattern(SQUARED_NORM.name, index="none"), Pattern(GLOBAL_NORM.name, index="none")
 NORM = Effect(Kind.COMPUTE, "NORM", (GRADIENTS,), (PARTIAL_SUM,))
 REDUCE_NORM = Effect(Kind.COLLECTIVE, "REDUCE_NORM", (PARTIAL_SUM,), (WHOLE_SUM,))
+# Tokens that routers sent to each expert, which steps correct them by.
+EXPERT_TOKENS = ValueKind("expert_tokens", index="none", microbatch=False, accumulates=True)
+ALL_EXPERT_TOKENS = ValueKind("all_expert_tokens", index="none", microbatch=False)
+OWN_TOKENS, ALL_TOKENS = (Pattern(kind.name, index="none") for kind in (EXPERT_TOKENS, ALL_EXPERT_TOKENS))
+COUNT_TOKENS = Effect(Kind.COMPUTE, "COUNT_TOKENS", (GRADIENTS,), (OWN_TOKENS,))
+REDUCE_TOKENS = Effect(Kind.COLLECTIVE, "REDUCE_TOKENS", (OWN_TOKENS,), (ALL_TOKENS,))
 VALIDATE = Effect(
     Kind.COMPUTE,
     "VALIDATE",
@@ -138,7 +144,7 @@ MOVES = (
 # What exchanges of these names do, whatever algorithm does it; and those that run along the first axis, as pipelines do.
 OPERATIONS = {
     "UNSHARD": "all_gather", "GATHER_PARAM": "all_gather", "REDUCE_NORM": "all_reduce", "SUM_GRAD": "all_reduce",
-    "SCATTER_GRAD": "reduce_scatter",
+    "REDUCE_TOKENS": "all_reduce", "SCATTER_GRAD": "reduce_scatter",
     "SUM_INPUT": "reduce_scatter", "SHARE_OUTPUT": "all_gather", "SUM_SOFTMAX": "all_reduce",
     "SUM_OUTPUT_GRAD": "reduce_scatter", "SHARE_INPUT_GRAD": "all_gather",
 }  # fmt: skip
@@ -146,9 +152,9 @@ ALONG_FIRST_AXIS = ("SUM_INPUT", "SHARE_OUTPUT", "SUM_SOFTMAX", "SUM_OUTPUT_GRAD
 CORE = Vocabulary.of(
     *STANDARD_KINDS, *SPLIT_KINDS,
     *(SKIP, SKIP_GRADIENT, GATHERED_PARAMETER, GRADIENT_BUFFER, REMADE, SQUARED_NORM, GLOBAL_NORM, STEP_COPY),
-    *(MASTER_COPY, HOST_STATE, MICROBATCH_GRADIENT),
+    *(MASTER_COPY, HOST_STATE, MICROBATCH_GRADIENT, EXPERT_TOKENS, ALL_EXPERT_TOKENS),
     *(Name(effect, "path") for effect in COMPUTES), *map(Name, MOVES),
-    *(Name(effect, "stage") for effect in (STEP, NORM, VALIDATE, LOAD_STATE, STORE_STATE)),
+    *(Name(effect, "stage") for effect in (STEP, NORM, COUNT_TOKENS, VALIDATE, LOAD_STATE, STORE_STATE)),
     *(Name(effect, "group") for effect in (REDUCE_GRAD, SUM_GRAD)),
-    *(Name(SCATTER_GRAD, "microbatch"), Name(REDUCE_NORM, "device")),
+    *(Name(SCATTER_GRAD, "microbatch"), Name(REDUCE_NORM, "device"), Name(REDUCE_TOKENS, "device")),
 )  # fmt: skip

@@ -28,6 +28,7 @@ from meshwright.lowering.sharding.group_layout import laid_out
 from meshwright.lowering.sharding.partial_sum import partial_sums
 from meshwright.lowering.sharding.reduced_shard import reduced_shards
 from meshwright.lowering.sharding.reduction import OptimizerStep, reductions
+from meshwright.lowering.sharding.router_correction import RouterCorrection
 from meshwright.lowering.sharding.scatter import scattered
 from meshwright.lowering.sharding.whole_gradient import whole_gradients
 from meshwright.lowering.split_backward import SplitBackward
@@ -112,7 +113,7 @@ NAMED: dict[str, type] = {
     one.name: one
     for one in (
         *(Connection, PlaceReceives, Clipping, PostValidation),
-        *(OptimizerOnHost, CanonicalOrder, Unsharding),
+        *(OptimizerOnHost, CanonicalOrder, Unsharding, RouterCorrection),
     )
 }
 

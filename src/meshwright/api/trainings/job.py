@@ -20,6 +20,7 @@ from meshwright.executor.checkpoint.index import read_index
 from meshwright.executor.checkpoint.verify import problems
 from meshwright.lowering.sequence.group_plan import plan_of_rank
 from meshwright.lowering.sharding.gradient_norm import Clipping, clip_norm
+from meshwright.lowering.sharding.router_correction import RouterCorrection, correction_rate
 from meshwright.lowering.transfer.stage_edge import layer_edges
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.plan.file import plan_text
@@ -102,14 +103,22 @@ def newest(checkpoints: Checkpoints, is_first: bool = True) -> Path | None:
 
 
 def with_recipe(plan: Plan, recipe: Recipe) -> Plan:
-    """The plan with the optimizer and with the pass that clips, where these are given."""
+    """The plan with the optimizer and with the passes that clip and that correct routers, where these are given."""
     if recipe.optimizer:
         TRUST.allow(recipe.optimizer)
         plan = plan.changed(optimizer=recipe.optimizer)
-    if recipe.clip is None:
-        return plan
-    others = tuple(each for each in plan.passes if each.name != Clipping.name)
-    return plan.changed(passes=(*others, PassOption(Clipping.name, {"max_norm": float(recipe.clip)})))
+    if recipe.clip is not None:
+        plan = _with_pass(plan, Clipping.name, max_norm=float(recipe.clip))
+    if recipe.router_bias_update_rate is not None:
+        plan = _with_pass(plan, RouterCorrection.name, rate=float(recipe.router_bias_update_rate))
+    return plan
+
+
+def _with_pass(plan: Plan, name: str, **options: float) -> Plan:
+    """The plan with this pass alone of its name; without it where a router's correction has the rate 0."""
+    others = tuple(each for each in plan.passes if each.name != name)
+    is_off = name == RouterCorrection.name and not options["rate"]
+    return plan.changed(passes=others if is_off else (*others, PassOption(name, options)))
 
 
 def _require_whole(checkpoint: Path) -> None:
@@ -147,7 +156,7 @@ def job_of(
         seed=resumed.seed, first_step=resumed.step, layer_edges=layer_edges(plan),
         layout=TensorLayout.of(own), data_axes=data_axes(own), groups=None if first is None else first.groups,
         learning_rate=rates, first_sample=resumed.samples, records_parameters=not is_launched,
-        source=with_their_tokenizer(source), router=recipe.router,
+        source=with_their_tokenizer(source), router=recipe.router, correction_rate=correction_rate(plan),
     )  # fmt: skip
     files, path = {"plan.toml": plan_text(plan)}, str(resumed.path or "")
     program = place.whole_stages() if told.exchanges_inside else place.program

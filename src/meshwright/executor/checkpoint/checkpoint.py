@@ -140,8 +140,8 @@ class RankCheckpoints:
         finally:
             self._thread.shutdown()
 
-    def load(self) -> CheckpointInfo:
-        """Fill the pieces from `config.resume_from`.
+    def load(self, may_lack: Callable[[str], bool] = lambda _: False) -> CheckpointInfo:
+        """Fill the pieces from `config.resume_from`; those that it lacks, and by their names may lack, stay as they are.
 
         Raises:
             SpecError: it is of another model or optimizer, or no checkpoint.
@@ -149,7 +149,8 @@ class RankCheckpoints:
         """
         checkpoint = Path(self.config.resume_from)
         index = read_index(checkpoint)
-        load_pieces(checkpoint, index, self._pieces(), self._group, self._count)
+        wanted = [p for p in self._pieces() if p.name in index.tensors or not may_lack(p.name)]
+        load_pieces(checkpoint, index, wanted, self._group, self._count)
         return index.info
 
     def _count(self, num_bytes: int) -> None:

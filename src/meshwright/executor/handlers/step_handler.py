@@ -1,4 +1,5 @@
-"""Handlers of the optimizer's step: STEP, and where it clips NORM and REDUCE_NORM, and where it does not wait VALIDATE."""
+"""Handlers of the optimizer's step: STEP, and where it clips NORM and REDUCE_NORM, where it does not wait VALIDATE; where it
+corrects routers COUNT_TOKENS and REDUCE_TOKENS."""
 
 from __future__ import annotations
 
@@ -12,13 +13,23 @@ from meshwright.executor.handlers.vocabulary_handler import writes_kind
 from meshwright.executor.rank.context import Context
 from meshwright.executor.rank.exchange_handler import all_reduce
 from meshwright.executor.rank.handler import Handlers, Row, reads_of_kind
-from meshwright.ir.core_vocabulary import GLOBAL_NORM, SQUARED_NORM, STEP_COPY
+from meshwright.ir.core_vocabulary import (
+    ALL_EXPERT_TOKENS,
+    EXPERT_TOKENS,
+    GLOBAL_NORM,
+    SQUARED_NORM,
+    STEP_COPY,
+)
 
 
 def step(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
-    """The optimizer's step on the groups that the row writes, and the end of their gradients."""
+    """The optimizer's step on the groups that the row writes, and the end of their gradients. Routers are corrected
+    whether or not gradients are numbers: choices were counted."""
     state = context.training
     norm = _norm(row, inputs)
+    for kind in (ALL_EXPERT_TOKENS, EXPERT_TOKENS):
+        for _, counts_LX in reads_of_kind(row, inputs, kind.name):
+            state.corrections.correct(_stepped(state.groups, row), counts_LX)
     keeps = writes_kind(row, STEP_COPY.name)
     copies = {}
     for g in _stepped(state.groups, row):
@@ -48,6 +59,12 @@ def _norm(row: Row, inputs: Sequence[Any]) -> float | None:
         value for kind in (GLOBAL_NORM, SQUARED_NORM) for _, value in reads_of_kind(row, inputs, kind.name)
     ]
     return float(found[0].sqrt()) if found else None
+
+
+def count_tokens(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Tokens of every expert of the model, of routers whose gradients the row reads."""
+    read = {name.index for names in row.reads for name in names or ()}
+    return (context.training.corrections.counted(read, context.device),)
 
 
 def squared_norm(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -90,4 +107,6 @@ HANDLERS: Handlers = {
     "NORM": squared_norm,
     "REDUCE_NORM": all_reduce,
     "VALIDATE": validate,
+    "COUNT_TOKENS": count_tokens,
+    "REDUCE_TOKENS": all_reduce,
 }

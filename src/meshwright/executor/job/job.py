@@ -112,6 +112,13 @@ class Job:
                 allowed="OptimizerConfig(clip_norm=None)",
                 next="or build the program with ClipGradients() behind OptimizerStep()",
             )
+        if (training.correction_rate > 0) != ("COUNT_TOKENS" in names):
+            raise ExecutionError(
+                f"routers are corrected at rate {training.correction_rate}, and the program "
+                f"{'counts' if 'COUNT_TOKENS' in names else 'does not count'} the tokens of experts",
+                allowed="a rate above 0 where it counts them, else 0",
+                next="build the program with CorrectRouters() behind OptimizerStep()",
+            )
         wanted, found = training.stage_edges(), edges_of(self.program)
         if wanted != found:
             raise ExecutionError(

@@ -57,7 +57,7 @@ class RoutingRecord:
         for stage in stages:
             for layer, block in stage.layers.items():
                 if isinstance(block, Block) and block.mixture is not None:
-                    block.mixture.routed_to = partial(self._chosen, int(layer))
+                    block.mixture.listeners.append(partial(self._chosen, int(layer)))
 
     def begin(self, step: int) -> None:
         """What follows is of this step."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -33,6 +34,7 @@ from meshwright.executor.ops.expert.router_loss import RouterLoss
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.executor.ops.token_places import own_tokens
 from meshwright.executor.rank.handler import Row, ValueName
+from meshwright.executor.routing.router_correction import RouterCorrections
 from meshwright.executor.routing.routing_record import RoutingRecord
 from meshwright.executor.state.canonical_sum import Contribution
 from meshwright.executor.state.contribution import last_contributions, most_contributions
@@ -103,6 +105,12 @@ class TrainingState:
             if name == "REDUCE_GRAD"
         }
         self.groups = self._groups(reduced)
+        self.corrections = RouterCorrections(
+            training.model,
+            self.stages,
+            partial(self._group_of, is_table_shared=False),
+            training.correction_rate,
+        )
         self.stored = stored_segments(program, rank)
         self.closed = last_contributions(program, own, self._stages_of)
         self.visited = visited_shares(program)
@@ -407,6 +415,7 @@ class TrainingState:
         if self.routing is not None:
             self.routing.begin(self.data.step)
         self.loss = None
+        self.corrections.begin()
         for each in self.router_losses:
             each.total = None
         self.squared_norm: Tensor | None = None
@@ -479,13 +488,15 @@ class TrainingState:
         }
 
     def parameters(self) -> list[Piece]:
-        """The parameters that this rank returns, copies of them."""
-        return [
+        """The parameters that this rank returns, copies of them; with corrections of routers, where steps change these."""
+        found = [
             replace(piece, tensor=piece.tensor.to(self.formats.master, copy=True))
             for number in self.groups
             if self.is_home(number)
             for piece in self._pieces(number, "parameter")
         ]
+        corrections = self.corrections.pieces() if self.corrections.rate else ()
+        return [*found, *(replace(piece, tensor=piece.tensor.clone()) for piece in corrections)]
 
     def tensors(self) -> list[Tensor]:
         """All parameters here and what is kept of them, for counting memory (their gradients count with them)."""

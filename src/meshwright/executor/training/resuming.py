@@ -8,7 +8,8 @@ from pathlib import Path
 
 from meshwright.executor.checkpoint.config import CheckpointConfig
 from meshwright.executor.checkpoint.folder import nearest
-from meshwright.executor.checkpoint.index import CheckpointInfo, read_index
+from meshwright.executor.checkpoint.index import CheckpointIndex, CheckpointInfo, read_index
+from meshwright.executor.routing.router_correction import has_corrections
 from meshwright.executor.training.training_job import TrainingConfig
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.dimension import model_differences
@@ -36,7 +37,8 @@ def check_resumable(config: CheckpointConfig, training: TrainingConfig) -> None:
         )
     if not config.resume_from:
         return
-    info = read_index(config.resume_from).info
+    index = read_index(config.resume_from)
+    info = index.info
     for what, there, here in (
         ("model", *_models(info, training.model)),
         (
@@ -53,7 +55,7 @@ def check_resumable(config: CheckpointConfig, training: TrainingConfig) -> None:
                 allowed="to go on with the same model, optimizer and seed, from the checkpoint's step",
                 next="`meshwright checkpoint inspect` shows what it is of",
             )
-    _check_frozen(info, training)
+    _check_frozen(index, training)
 
 
 def check_same_data(
@@ -95,14 +97,16 @@ def _rule_name(optimizer: str) -> str:
     return Reference.of(optimizer).name.rpartition("/")[2]
 
 
-def _check_frozen(info: CheckpointInfo, training: TrainingConfig) -> None:
-    """What is frozen is in no checkpoint, nor are constants, so they must come from where they came from before.
+def _check_frozen(index: CheckpointIndex, training: TrainingConfig) -> None:
+    """What is frozen is in no checkpoint, nor are corrections that no step changed, so they must come from where they came
+    from before.
 
     Raises:
         SpecError: it would come from another folder, or be drawn by another seed.
     """
-    is_adapted = training.model.is_adapted
-    if not (is_adapted or training.model.has_router_corrections):
+    is_adapted, info = training.model.is_adapted, index.info
+    has_constants = training.model.has_router_corrections and not has_corrections(index.tensors)
+    if not (is_adapted or has_constants):
         return
     before = (
         _place(info.training.get("source", {}).get("weights")),

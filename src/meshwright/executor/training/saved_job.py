@@ -19,6 +19,7 @@ from meshwright.executor.checkpoint.index import CheckpointInfo, read_index
 from meshwright.executor.checkpoint.planner import RankFacts
 from meshwright.executor.file.folder_lock import FolderLock
 from meshwright.executor.layout.piece import Piece
+from meshwright.executor.routing.router_correction import has_corrections
 from meshwright.executor.state.group_pieces import saved_pieces
 from meshwright.executor.team.rank_team import RankTeam
 from meshwright.executor.training.rank_training import TrainingState
@@ -42,6 +43,8 @@ class TrainingCheckpoints:
         if dist.get_rank() == 0:
             self._lock.take()
             recover(folder)
+        resumed = read_index(config.resume_from).tensors if config.resume_from else ()
+        self._keeps_corrections = state.corrections.rate > 0 or has_corrections(resumed)
         # of its own beside the thread that writes, and one for what the ranks agree on between steps
         group, self._group = (dist.new_group(backend="gloo", timeout=GROUP_TIMEOUT) for _ in range(2))
         self._checkpoints = RankCheckpoints(config, self._pieces, group, beat)
@@ -60,18 +63,21 @@ class TrainingCheckpoints:
         """
         if not self.config.resume_from:
             return
-        self._start = self._checkpoints.load()
+        self._start = self._checkpoints.load(lambda name: has_corrections([name]))
         with torch.no_grad():  # what is derived from the pieces is made anew, on all ranks together
             for number in sorted(self.state.groups):
                 self.state.groups[number].loaded(gathered)
 
     def _pieces(self) -> list[Piece]:
-        """Views of all that is trained on this rank, as boxes of the whole model's tensors."""
+        """Views of all that steps change on this rank, as boxes of the whole model's tensors; of what steps have changed
+        before, too."""
         state = self.state
         shard = state.tensor_shard if state.shard is None else state.shard.tables
-        return [
+        corrections = state.corrections.pieces() if self._keeps_corrections else ()
+        trained = (
             piece for number in sorted(state.groups) for piece in saved_pieces(state.groups[number], shard)
-        ]
+        )
+        return [*trained, *corrections]
 
     def is_due(self, iteration: int) -> bool:
         """Is a checkpoint made after this iteration of the job, which has just ended?"""

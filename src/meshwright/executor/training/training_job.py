@@ -106,7 +106,8 @@ class TrainingConfig:
     ``first_step``: number of the first iteration, which keys the data. An optimizer that clips needs a program that sums the
     norm of all ranks (`ClipGradients`). ``learning_rate``: by step; None: the optimizer's, always. ``groups``: which ranks
     share which sequences of a step, where its program is one of groups (`grouped_program`); None: all are as long.
-    ``router``: losses of routers, beside that of tokens.
+    ``router``: losses of routers, beside that of tokens. ``correction_rate``: what a step adds to a router's correction or
+    takes from it; its program has to count tokens (`CorrectRouters`).
     """
 
     model: ModelSpec
@@ -126,6 +127,7 @@ class TrainingConfig:
     first_sample: int | None = None
     groups: GroupedBatch | None = None
     router: RouterLosses = field(default_factory=RouterLosses)
+    correction_rate: float = 0.0
 
     def __post_init__(self) -> None:
         if self.groups is not None:
@@ -165,6 +167,7 @@ class TrainingConfig:
             "long skips": self.layer_edges,
             "a held-out loss on the way": self.source.evaluate_every,
             "losses of routers": self.router,
+            "corrections of routers": self.correction_rate,
         }
         for name in (name for name, is_there in beside.items() if is_there):
             raise ExecutionError(
@@ -189,6 +192,7 @@ class TrainingConfig:
             "a ladder residual": self.model.has_ladder_residual,
             "parallel branches": self.model.has_parallel_branches,
             "losses of routers": self.router,
+            "corrections of routers": self.correction_rate,
         }
         for name, is_there in held.items():
             if is_there:

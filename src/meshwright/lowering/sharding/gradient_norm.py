@@ -21,7 +21,7 @@ from meshwright.stage.mesh import EXPERT, EXPERT_TENSOR, TENSOR, mesh_axes, name
 DEFAULT_NORM = 1.0  # of GPT-3 and Llama (arXiv 2005.14165, 2302.13971)
 NORM_BYTES = 8.0  # a sum of squares is one float64
 STREAM = "norm"
-GRADIENTS = ("weight_gradient", "reduced_gradient")
+SUMMED_GRADIENTS = ("weight_gradient", "reduced_gradient")
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,19 @@ class ClipGradients:
 
     def __call__(self, program: Program) -> Program:
         """The program with its norm."""
-        steps = _rows_named(program, "STEP")
+        steps = rows_named(program, "STEP")
         _check(program, steps, self.axes)
         is_alone = program.axes[0].size == 1 and not self.axes
         known = PARTIAL_SUM if is_alone else WHOLE_SUM  # on one device its own sum is all of it
-        program, chosen = _with_steps(
+        program, chosen = with_steps(
             program, steps, lambda effect: effect._replace(reads=(*effect.reads, known))
         )
         program = program.with_columns(effect=chosen)
         program = _with_norms(program, steps, is_divided=program.axes[0].name in self.axes)
         if not is_alone:
-            program = _with_reduction(program, self.axes)
+            first = (program.axes[0].name,) if program.axes[0].size > 1 else ()
+            along = tuple(dict.fromkeys((*first, *self.axes)))
+            program = with_sum(program, REDUCE_NORM, along, STREAM)
         return program
 
 
@@ -77,11 +79,11 @@ class PostValidate:
 
     def __call__(self, program: Program) -> Program:
         """The program with its steps ahead of the norm. Raises ProgramError where no STEP waits for one."""
-        steps = _rows_named(program, "STEP")
+        steps = rows_named(program, "STEP")
         t, c = program.tables, program.columns
         if not all(set(t.effects[c.effect[row]].reads) & {PARTIAL_SUM, WHOLE_SUM} for row in steps):
             raise ProgramError("no norm is known to the steps; put ClipGradients before PostValidate")
-        early, chosen = _with_steps(program, steps, _early)
+        early, chosen = with_steps(program, steps, _early)
         validates = []
         for row in steps.tolist():
             early, (number,) = with_effects(early, _validate(t.effects[c.effect[row]]))
@@ -167,7 +169,8 @@ def _copy_bytes(program: Program) -> tuple[ValueBytes, ...]:
     return (ValueBytes("step_copy", tuple(sum(row) for row in zip(*whole, strict=True))),) if whole else ()
 
 
-def _rows_named(program: Program, name: str) -> np.ndarray:
+def rows_named(program: Program, name: str) -> np.ndarray:
+    """Numbers of all rows of this name."""
     named = [e for e, effect in enumerate(program.tables.effects) if effect.name == name]
     return np.flatnonzero(np.isin(program.columns.effect, named))
 
@@ -187,7 +190,7 @@ def _check(program: Program, steps: np.ndarray, axes: tuple[str, ...]) -> None:
         )
 
 
-def _with_steps(
+def with_steps(
     program: Program, steps: np.ndarray, change: Callable[[Effect], Effect]
 ) -> tuple[Program, np.ndarray]:
     """The program with changed effects of its steps in the table, and the column that uses them."""
@@ -202,20 +205,16 @@ def _with_steps(
 def _with_norms(program: Program, steps: np.ndarray, *, is_divided: bool) -> Program:
     """A NORM for the stage of every STEP, before the first STEP of its list. `is_divided`: what several devices along the
     first axis hold they divide."""
-    c = program.columns
     numbers = []
     for row in steps.tolist():
         program, (number,) = with_effects(program, _norm(program, row, is_divided=is_divided))
         numbers.append(number)
-    lists = program.list_of_row[steps]
-    first = np.array([int(steps[lists == one].min()) for one in lists.tolist()])
-    rows = c.take(steps).with_column("effect", numbers).with_column("work", np.full(len(steps), -1))
     sizes = (ValueBytes("squared_norm", (NORM_BYTES,)), ValueBytes("global_norm", (NORM_BYTES,)))
     t = program.tables
     program = program.with_tables(
         duties=(*t.duties, due_with_step(program, "NORM")), value_bytes=(*t.value_bytes, *sizes)
     )
-    return program.inserted(first, lists, rows)
+    return with_computes(program, steps, numbers)
 
 
 def _norm(program: Program, row: int, *, is_divided: bool) -> Effect:
@@ -228,35 +227,43 @@ def _norm(program: Program, row: int, *, is_divided: bool) -> Effect:
         if owns(program, stage, g, device)
         and (is_divided or t.devices_of_stage[min(t.groups[g].stages)][0] == device)
     )
-    reads = tuple(p for p in t.effects[int(program.columns.effect[row])].reads if p.kind in GRADIENTS)
+    reads = tuple(p for p in t.effects[int(program.columns.effect[row])].reads if p.kind in SUMMED_GRADIENTS)
     kinds = {place: {p.kind for p in reads if p.index == "groups" or p.offset == place} for place in counted}
     return NORM._replace(
         reads=tuple(
             Pattern(kind, index="place", offset=place)
-            for kind in reversed(GRADIENTS)
+            for kind in reversed(SUMMED_GRADIENTS)
             for place in counted
             if kind in kinds[place]
         )
     )
 
 
-def _with_reduction(program: Program, axes: tuple[str, ...]) -> Program:
-    """One REDUCE_NORM on every list, before its first STEP."""
-    program, (effect,) = with_effects(program, REDUCE_NORM)
+def with_sum(program: Program, effect: Effect, along: tuple[str, ...], stream: str) -> Program:
+    """One exchange along these axes on every list, before its first STEP. Raises ProgramError where a list has no STEP."""
+    program, (number,) = with_effects(program, effect)
     t = program.tables
-    first = (program.axes[0].name,) if program.axes[0].size > 1 else ()
-    along = tuple(dict.fromkeys((*first, *axes)))
     exchange = Exchange(along, algorithm="ring")
     exchanges = (*t.exchanges, exchange) if exchange not in t.exchanges else t.exchanges
-    streams = (*t.streams, STREAM)
-    steps = _rows_named(program, "STEP")
+    streams = (*t.streams, stream)
+    steps = rows_named(program, "STEP")
     lists, places = np.unique(program.list_of_row[steps], return_index=True)
     if len(lists) < program.num_lists:
-        raise ProgramError("a device without a stage has no part in the norm; give every device a stage")
+        raise ProgramError(
+            f"a device without a stage has no part in {effect.name}; give every device a stage"
+        )
     rows = Columns.of(
-        len(lists), effect=effect, stage=program.columns.stage[steps[places]], hop=program.columns.hop[steps[places]],
+        len(lists), effect=number, stage=program.columns.stage[steps[places]], hop=program.columns.hop[steps[places]],
         exchange=exchanges.index(exchange), stream=len(streams) - 1,
     )  # fmt: skip
-    duties = (*t.duties, Duty("REDUCE_NORM", "device"))
+    duties = (*t.duties, Duty(effect.name, "device"))
     program = program.with_tables(exchanges=exchanges, streams=streams, duties=duties)
     return program.inserted(steps[places], lists, rows)
+
+
+def with_computes(program: Program, steps: np.ndarray, effects: list[int]) -> Program:
+    """A row of each of these effects for the stage of every STEP, before the first STEP of its list."""
+    lists = program.list_of_row[steps]
+    first = np.array([int(steps[lists == one].min()) for one in lists.tolist()])
+    rows = program.columns.take(steps).with_column("effect", effects)
+    return program.inserted(first, lists, rows.with_column("work", np.full(len(steps), -1)))

@@ -7,7 +7,7 @@ both                partial along axes of which a device has terms of some of it
                     group that has both, the rest is divided along these, and of no one's sum.)
 parameter           behind a step split along the axes of the state; what is gathered is copied, and computes need that
 gathered_parameter  shared along the axes of the values
-squared_norm        partial along the axes of its reduction, and copied behind it
+squared_norm        partial along the axes of its reduction, and copied behind it; so are tokens of experts
 
 What goes between the devices of a pipeline whose vocabulary is split lies along that, in the same words: what one device has
 of all is split, and what it gives to all is shared.
@@ -21,10 +21,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.ir.core_vocabulary import (
+    ALL_EXPERT_TOKENS,
+    EXPERT_TOKENS,
     GATHERED_PARAMETER,
     GLOBAL_NORM,
     MICROBATCH_GRADIENT,
     REDUCE_GRAD,
+    REDUCE_NORM,
+    REDUCE_TOKENS,
     SQUARED_NORM,
     SUM_GRAD,
 )
@@ -44,6 +48,11 @@ OF_PIPELINE = {
     "output_gradient": SPLIT,
 }  # fmt: skip
 SHARED_FROM_ONE = ("output", "input_gradient")
+# What a step reads beside gradients: the sum of it, a device's term, and the whole.
+OF_STEP = (
+    (REDUCE_NORM.name, SQUARED_NORM.name, GLOBAL_NORM.name),
+    (REDUCE_TOKENS.name, EXPERT_TOKENS.name, ALL_EXPERT_TOKENS.name),
+)
 SCATTERING = ("reduce_scatter", "all_reduce.two_level")
 Layouts = dict[str, str]
 
@@ -84,7 +93,11 @@ class _Layouts:
         self.partial = [sum_axes(source, g) for g in range(len(held))]
         first = source.axes[0]
         self.pipeline = (first.name,) if first.size > 1 else ()
-        self.norm = tuple(a for a in _norm_axes(source) if sizes[a] > 1)
+        self.sums = {
+            kind: dict.fromkeys((a for a in _axes_of(source, name) if sizes[a] > 1), how)
+            for name, *kinds in OF_STEP
+            for kind, how in zip(kinds, (PARTIAL, COPIED), strict=True)
+        }
         said = zip(
             self.values, self.stepped, self.shards, self.gradient, self.reduced, self.partial, strict=True
         )
@@ -123,9 +136,8 @@ class _Layouts:
 
     def _pattern(self, p: Pattern, groups: tuple[int, ...], part: int, role: str) -> Pattern:
         """A pattern with its layout; of all groups of a stage with one for each, where they lie differently."""
-        if p.kind in (SQUARED_NORM.name, GLOBAL_NORM.name):
-            how = PARTIAL if p.kind == SQUARED_NORM.name else COPIED
-            return p._replace(layout=layout_text(dict.fromkeys(self.norm, how)))
+        if p.kind in self.sums:
+            return p._replace(layout=layout_text(self.sums[p.kind]))
         if p.kind in OF_PIPELINE:
             return p._replace(layout=layout_text(dict.fromkeys(self.pipeline, OF_PIPELINE[p.kind])))
         if p.kind in SHARED_FROM_ONE:
@@ -193,12 +205,12 @@ def _reductions(program: Program) -> dict[int, str]:
     }
 
 
-def _norm_axes(program: Program) -> tuple[str, ...]:
-    """Axes along which the norm of the gradients is summed."""
+def _axes_of(program: Program, name: str) -> tuple[str, ...]:
+    """Axes along which rows of this name sum what a step reads."""
     numbers = {
         int(program.columns.exchange[row])
         for e, effect in enumerate(program.tables.effects)
-        if effect.name == "REDUCE_NORM"
+        if effect.name == name
         for row in np.flatnonzero(program.columns.effect == e)[:1].tolist()
     }
     return tuple(axis for number in numbers for axis in program.tables.exchanges[number].axes)

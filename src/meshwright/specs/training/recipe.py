@@ -54,6 +54,8 @@ class Recipe:
         clip: the largest norm of all gradients; None: what the plan says.
         optimizer: a name in the slot, with its options; empty: what the plan says.
         balance_loss, z_loss: coefficients, as of `RouterLosses`.
+        router_bias_update_rate: what a step adds to a router's correction or takes from it (DeepSeek-V3: 0.001); 0: they stay
+            as they are; None: what the plan says.
     """
 
     learning_rate: float = option(LEARNING_RATE, "The peak.", panel=OPTIMIZER)
@@ -68,10 +70,17 @@ class Recipe:
     optimizer: str = option("", "NAME(option=...) (the plan's).", panel=OPTIMIZER)
     balance_loss: float = option(0.0, "Coefficient of the loss that balances experts.", panel=EXPERTS)
     z_loss: float = option(0.0, "Coefficient of the squares of routers' log-sums.", panel=EXPERTS)
+    router_bias_update_rate: float | None = option(
+        None, "What a step changes corrections of routers by (the plan's).", panel=EXPERTS
+    )
 
     def __post_init__(self) -> None:
         if self.weight_decay < 0:
             raise SpecError(f"a weight decay of {self.weight_decay}", allowed="a number from 0")
+        if not 0 <= (self.router_bias_update_rate or 0) < math.inf:
+            raise SpecError(
+                f"a router's bias updated at rate {self.router_bias_update_rate}", allowed="a number from 0"
+            )
         AdamW(self.betas, self.epsilon)  # raises where they cannot be
         _ = self.router  # so does this
 

@@ -48,8 +48,8 @@ class SharedExpert(nn.Module):
 
 class MixtureOfExperts(nn.Module):
     """What a block with experts has in place of an MLP. Every token goes to its experts, none is dropped; `losses` of a
-    training may balance their load. A correction of choices is a constant: it is read with the weights, and no step changes
-    it.
+    training may balance their load. A correction of choices has no gradient: it is read with the weights, and a constant
+    unless a training steps it (`RouterCorrections`).
 
     With `parallel` a device has some experts, of each its part of the inner units (`TensorShard.experts`), and all of the
     router. Results are then parts of a sum, so what multiplies them, gates and router, has on every device a part of its
@@ -75,7 +75,7 @@ class MixtureOfExperts(nn.Module):
         self.num_terms = experts.intermediate_size // inner  # devices that have a term of an expert's results
         self.shared = SharedExpert(hidden, shared) if shared else None
         self.shared_gate = SplitLinear(hidden, 1, bias=False) if model.has_shared_gate else None
-        self.routed_to: Callable[[Tensor], None] | None = None  # is told every choice of experts_TK
+        self.listeners: list[Callable[[Tensor], None]] = []  # are told every choice of experts_TK
 
     @property
     def shard(self) -> ExpertShard:
@@ -110,8 +110,8 @@ class MixtureOfExperts(nn.Module):
         gates_TK, experts_TK = gates_of(
             logits_TX, experts.num_experts_per_token, routing, self.correction, hidden_TE.dtype
         )
-        if self.routed_to is not None:
-            self.routed_to(experts_TK)
+        for told in self.listeners:
+            told(experts_TK)
         if self.losses is not None:
             is_sigmoid = routing.scores == "sigmoid"
             gates_TK = self.losses.attached(gates_TK, logits_TX, experts_TK, is_sigmoid, num_copies)
