@@ -157,6 +157,7 @@ def job_of(
         layout=TensorLayout.of(own), data_axes=data_axes(own), groups=None if first is None else first.groups,
         learning_rate=rates, first_sample=resumed.samples, records_parameters=not is_launched,
         source=with_their_tokenizer(source), router=recipe.router, correction_rate=correction_rate(plan),
+        capacity=recipe.capacity,
     )  # fmt: skip
     files, path = {"plan.toml": plan_text(plan)}, str(resumed.path or "")
     program = place.whole_stages() if told.exchanges_inside else place.program

@@ -31,7 +31,7 @@ class StepMetrics:
     where nothing says the end. ``held_out_loss``: where one was found after it. Losses are nats a token;
     ``gradient_norm`` is before clipping. ``drift``: what is to be told about predicted and measured. ``groups``:
     how many groups of how many ranks its sequences were in, as of `GroupedBatch.words`. ``router_loss``: what the losses of
-    routers add, which is not in ``loss``.
+    routers add, which is not in ``loss``. ``num_dropped``: choices of experts, over all layers, beyond their capacity.
     """
 
     number: int
@@ -51,6 +51,7 @@ class StepMetrics:
     drift: Drift | None = None
     groups: str = ""
     router_loss: float = 0.0
+    num_dropped: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """As a line of the metrics file has it: ``step`` counts from 1, ``measured_s`` beside ``predicted_s``."""
@@ -59,7 +60,7 @@ class StepMetrics:
         return {name: value for name, value in row.items() if name not in OPTIONAL or value}
 
 
-OPTIONAL = ("held_out_loss", "num_undone", "drift", "groups", "router_loss")
+OPTIONAL = ("held_out_loss", "num_undone", "drift", "groups", "router_loss", "num_dropped")
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Meter:
             iteration.held_out_loss, iteration.num_undone,
             None if self.drift is None else self.drift.see(iteration),
             "" if iteration.groups is None else iteration.groups.words,
-            iteration.router_loss,
+            iteration.router_loss, iteration.num_dropped,
         )  # fmt: skip
 
     def _left_s(self, iteration: Iteration, mean_s: float, elapsed_s: float) -> float | None:

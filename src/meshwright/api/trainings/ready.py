@@ -127,6 +127,7 @@ def ready_training(
     algorithm puts sequences into groups of ranks."""
     check_plan(place.plan)
     recipe.router.check(place.plan)
+    recipe.capacity.check(place.plan)
     require_torch()
     _require_proof(place.subject)
     resumed = resumed_from(checkpoints, first_step, seed, launch is None or launch.process == 0)

@@ -37,7 +37,8 @@ class Iteration:
     The first one includes the start of the job. ``end_s`` is on the machine's monotonic clock. ``held_out_loss`` where one
     was found after it, which took ``paused_s`` (they are not among the seconds of any iteration). ``groups``: which ranks
     shared which of its sequences, and ``predicted_s`` what it was predicted to take, where a controller made its program.
-    ``router_loss``: what routers' losses add to it, which is not in ``loss``.
+    ``router_loss``: what routers' losses add to it, which is not in ``loss``. ``num_dropped``: choices of experts, over all
+    layers, that were beyond their capacity.
     ``computes``, ``waits``: by rank the seconds of its host in computes by name, and waiting for rows by name; only while
     the job runs.
     """
@@ -54,6 +55,7 @@ class Iteration:
     groups: GroupedBatch | None = None
     predicted_s: float | None = None
     router_loss: float = 0.0
+    num_dropped: int = 0
     computes: Mapping[int, Mapping[str, float]] = field(default_factory=dict, repr=False, compare=False)
     waits: Mapping[int, Mapping[str, float]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -113,6 +115,7 @@ def iteration_of(
         num_undone=int(sum(row.get("num_undone", 0) for row in rows.values())),
         held_out_loss=sum(row["held_out_loss"] for row in evaluated.values()) if evaluated else None,
         router_loss=sum(row.get("router_loss", 0.0) for row in rows.values()),
+        num_dropped=round(sum(row.get("num_dropped", 0.0) for row in rows.values())),
         paused_s=max((row["time"] for row in evaluated.values()), default=end_s) - end_s,
         computes={rank: row["computes"] for rank, row in rows.items() if "computes" in row},
         waits={rank: row["waits"] for rank, row in rows.items() if "waits" in row},

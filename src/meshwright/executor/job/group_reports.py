@@ -20,7 +20,7 @@ from meshwright.executor.rank.process_group import ProcessGroups, Team
 from meshwright.executor.rank.watchdog import SharedPositions
 
 FIELDS = (
-    *("time", "loss", "router_loss", "squared_norm", "num_undone", "held_out_loss"),
+    *("time", "loss", "router_loss", "num_dropped", "squared_norm", "num_undone", "held_out_loss"),
 )  # of a share; seconds by name follow
 SPENT = ("computes", "waits")
 NUM_PINGS = 10  # to compare clocks; the fastest one counts

@@ -30,6 +30,7 @@ from meshwright.executor.models.tensor_parallel import TensorParallel
 from meshwright.executor.models.vocabulary_shard import VocabularyShard
 from meshwright.executor.models.weights.initialisation import parameter_source
 from meshwright.executor.ops.attention.document_mask import DocumentMask
+from meshwright.executor.ops.expert.capacity import RouterCapacity
 from meshwright.executor.ops.expert.router_loss import RouterLoss
 from meshwright.executor.ops.token_cross_entropy import token_cross_entropy
 from meshwright.executor.ops.token_places import own_tokens
@@ -95,7 +96,7 @@ class TrainingState:
             self.training, held, dtype, device, has_tables=self.shard is None, parallel=self.parallel, source=self.source,
             cut=self.cut,
         )  # fmt: skip
-        self.router_losses = self._router_losses()
+        self.router_losses, self.capacities = self._router_losses(), self._capacities()
         edges = training.stage_edges()
         # of every stage that others read beside the path: which of its outputs each edge reads
         self.outputs_of_edges = {s: tuple(e.part for e in edges if e.source == s) for s in self.stages}
@@ -140,11 +141,22 @@ class TrainingState:
         replicas = prod(axis.size for axis in program.axes if axis.name in training.replica_axes)
         num_tokens = sum(microbatch.tokens for microbatch in program.tables.microbatches) * replicas
         found = []
-        for module in (each for stage in self.stages.values() for each in stage.modules()):
-            if isinstance(module, MixtureOfExperts):
-                module.losses = RouterLoss(training.router, training.sequence_length, num_tokens)
-                found.append(module.losses)
+        for mixture in self._mixtures():
+            mixture.losses = RouterLoss(training.router, training.sequence_length, num_tokens)
+            found.append(mixture.losses)
         return found
+
+    def _capacities(self) -> list[RouterCapacity]:
+        """One for every router here, where experts have a capacity."""
+        found = []
+        for mixture in self._mixtures() if self.training.capacity else ():
+            mixture.capacity = RouterCapacity(self.training.capacity, self.training.sequence_length)
+            found.append(mixture.capacity)
+        return found
+
+    def _mixtures(self) -> Iterator[MixtureOfExperts]:
+        modules = (each for stage in self.stages.values() for each in stage.modules())
+        return (each for each in modules if isinstance(each, MixtureOfExperts))
 
     def adopt(self, training: TrainingConfig, program: Program) -> None:
         """Go on with another program of the same parameters: other microbatches, in other segments. ``training``: with its
@@ -418,12 +430,14 @@ class TrainingState:
         self.corrections.begin()
         for each in self.router_losses:
             each.total = None
+        for capacity in self.capacities:
+            capacity.num_dropped = None
         self.squared_norm: Tensor | None = None
         self.num_undone = 0  # groups whose step was skipped or taken back
         self.copies: list[Piece] = []
 
     def end_iteration(self) -> dict[str, float]:
-        """Sums of this rank: its share of the loss, of routers' losses, and of the squared gradient norm."""
+        """Sums of this rank: its share of loss, routers' losses, dropped choices, and squared gradient norm."""
         for number, group in self.groups.items():
             if group.is_live:  # a program without STEP
                 self.finish_gradients(number)
@@ -435,6 +449,9 @@ class TrainingState:
         return {
             "loss": 0.0 if self.loss is None else float(self.loss),
             "router_loss": sum(float(each.total) for each in self.router_losses if each.total is not None),
+            "num_dropped": sum(
+                float(each.num_dropped) for each in self.capacities if each.num_dropped is not None
+            ),
             "squared_norm": 0.0 if self.squared_norm is None else float(self.squared_norm),
             "num_undone": self.num_undone,
         }

@@ -42,6 +42,7 @@ from meshwright.specs.model.layers import stage_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.record import record
 from meshwright.specs.sequence.sequence_group import GroupedBatch
+from meshwright.specs.training.expert_capacity import ExpertCapacity
 from meshwright.specs.training.learning_rate import LearningRate
 from meshwright.specs.training.router_losses import RouterLosses
 from meshwright.specs.training.source import Source
@@ -107,7 +108,7 @@ class TrainingConfig:
     norm of all ranks (`ClipGradients`). ``learning_rate``: by step; None: the optimizer's, always. ``groups``: which ranks
     share which sequences of a step, where its program is one of groups (`grouped_program`); None: all are as long.
     ``router``: losses of routers, beside that of tokens. ``correction_rate``: what a step adds to a router's correction or
-    takes from it; its program has to count tokens (`CorrectRouters`).
+    takes from it; its program has to count tokens (`CorrectRouters`). ``capacity``: of experts.
     """
 
     model: ModelSpec
@@ -128,6 +129,7 @@ class TrainingConfig:
     groups: GroupedBatch | None = None
     router: RouterLosses = field(default_factory=RouterLosses)
     correction_rate: float = 0.0
+    capacity: ExpertCapacity = field(default_factory=ExpertCapacity)
 
     def __post_init__(self) -> None:
         if self.groups is not None:
@@ -146,6 +148,8 @@ class TrainingConfig:
             )
         if self.router:
             self.router.check_model(self.model)
+        if self.capacity:
+            self.capacity.check_model(self.model)
         if self.source.modules:
             self._check_modules()
         if self.source.weights is not None and (self.model.num_encoder_layers or self.layer_edges):
@@ -168,6 +172,7 @@ class TrainingConfig:
             "a held-out loss on the way": self.source.evaluate_every,
             "losses of routers": self.router,
             "corrections of routers": self.correction_rate,
+            "a capacity of experts": self.capacity,
         }
         for name in (name for name, is_there in beside.items() if is_there):
             raise ExecutionError(
@@ -193,6 +198,7 @@ class TrainingConfig:
             "parallel branches": self.model.has_parallel_branches,
             "losses of routers": self.router,
             "corrections of routers": self.correction_rate,
+            "a capacity of experts": self.capacity,
         }
         for name, is_there in held.items():
             if is_there:

@@ -10,6 +10,7 @@ from meshwright.specs.option import option
 from meshwright.specs.plan.optimizer import AdamW
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.slot import reference_text
+from meshwright.specs.training.expert_capacity import DROPS, POSITION, ExpertCapacity
 from meshwright.specs.training.learning_rate import LearningRate
 from meshwright.specs.training.router_losses import RouterLosses
 from meshwright.specs.units import parse_count
@@ -56,6 +57,7 @@ class Recipe:
         balance_loss, z_loss: coefficients, as of `RouterLosses`.
         router_bias_update_rate: what a step adds to a router's correction or takes from it (DeepSeek-V3: 0.001); 0: they stay
             as they are; None: what the plan says.
+        capacity_factor, drop: as of `ExpertCapacity`.
     """
 
     learning_rate: float = option(LEARNING_RATE, "The peak.", panel=OPTIMIZER)
@@ -73,6 +75,10 @@ class Recipe:
     router_bias_update_rate: float | None = option(
         None, "What a step changes corrections of routers by (the plan's).", panel=EXPERTS
     )
+    capacity_factor: float = option(
+        0.0, "Tokens that an expert takes, in even shares (0: all).", panel=EXPERTS
+    )
+    drop: str = option(POSITION, f"What is beyond that: {' or '.join(DROPS)}.", "--drop-by", panel=EXPERTS)
 
     def __post_init__(self) -> None:
         if self.weight_decay < 0:
@@ -82,12 +88,17 @@ class Recipe:
                 f"a router's bias updated at rate {self.router_bias_update_rate}", allowed="a number from 0"
             )
         AdamW(self.betas, self.epsilon)  # raises where they cannot be
-        _ = self.router  # so does this
+        _ = self.router, self.capacity  # so do these
 
     @property
     def router(self) -> RouterLosses:
         """Losses of routers."""
         return RouterLosses(self.balance_loss, self.z_loss)
+
+    @property
+    def capacity(self) -> ExpertCapacity:
+        """Of experts."""
+        return ExpertCapacity(self.capacity_factor, self.drop)
 
     def rule(self, optimizer: str) -> str:
         """An optimizer as a slot names it, with the betas and epsilon from here where it is AdamW and says none itself.

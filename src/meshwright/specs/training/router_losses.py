@@ -39,10 +39,7 @@ class RouterLosses:
         if not self:
             return
         self.check_model(plan.model)
-        is_divided = plan.cp > 1 or (
-            plan.tp > 1 and (plan.expert_tp != plan.tp or (plan.ep > 1 and plan.sequence_parallel))
-        )
-        if self.balance and (is_divided or len(plan.parts) > 1):
+        if self.balance and has_parts_of_sequences(plan):
             raise PlanError(
                 "a balance loss, which counts where the tokens of a sequence go, and routers that see a part of one",
                 allowed="cp=1, experts that are not divided along tp, sequences that are not cut into parts",
@@ -56,3 +53,9 @@ class RouterLosses:
                 f"losses of routers, and {model.name} has none, or an encoder",
                 allowed="decoders with experts",
             )
+
+
+def has_parts_of_sequences(plan: Plan) -> bool:
+    """Do routers of some device see a part of a sequence only?"""
+    is_divided = plan.tp > 1 and (plan.expert_tp != plan.tp or (plan.ep > 1 and plan.sequence_parallel))
+    return plan.cp > 1 or is_divided or len(plan.parts) > 1

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from meshwright.executor.layout.tensor_shard import ExpertShard
 from meshwright.executor.models.tensor_parallel import TensorParallel
+from meshwright.executor.ops.expert.capacity import RouterCapacity
 from meshwright.executor.ops.expert.dispatch import combine, dispatch
 from meshwright.executor.ops.expert.expert_mlp import ExpertBiases, expert_mlp
 from meshwright.executor.ops.expert.router_loss import RouterLoss
@@ -47,9 +48,9 @@ class SharedExpert(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """What a block with experts has in place of an MLP. Every token goes to its experts, none is dropped; `losses` of a
-    training may balance their load. A correction of choices has no gradient: it is read with the weights, and a constant
-    unless a training steps it (`RouterCorrections`).
+    """What a block with experts has in place of an MLP. Every token goes to its experts, none is dropped unless a training
+    gives them a `capacity`; `losses` of a training may balance their load. A correction of choices has no gradient: it is
+    read with the weights, and a constant unless a training steps it (`RouterCorrections`).
 
     With `parallel` a device has some experts, of each its part of the inner units (`TensorShard.experts`), and all of the
     router. Results are then parts of a sum, so what multiplies them, gates and router, has on every device a part of its
@@ -65,6 +66,7 @@ class MixtureOfExperts(nn.Module):
         num_here, shared = experts.num_experts // shard.degree, experts.shared_intermediate_size // degree
         self.experts, self.parallel = experts, parallel
         self.losses: RouterLoss | None = None
+        self.capacity: RouterCapacity | None = None
         self.routing = experts.routing_in(model.architecture)
         has_bias = model.has_expert_bias
         self.router = nn.Linear(hidden, experts.num_experts, bias=has_bias)
@@ -115,8 +117,11 @@ class MixtureOfExperts(nn.Module):
         if self.losses is not None:
             is_sigmoid = routing.scores == "sigmoid"
             gates_TK = self.losses.attached(gates_TK, logits_TX, experts_TK, is_sigmoid, num_copies)
+        kept_TK = None
+        if self.capacity is not None:
+            kept_TK = self.capacity.kept(gates_TK, experts_TK, experts.num_experts, num_copies)
         sent_TK = self.shard.sent_order(experts_TK, experts.num_experts)
-        tokens_NE, order_N, counts_X = dispatch(hidden_TE, sent_TK, experts.num_experts)
+        tokens_NE, order_N, counts_X = dispatch(hidden_TE, sent_TK, experts.num_experts, kept_TK)
         return tokens_NE, gates_TK, order_N, counts_X
 
     def through_experts(self, tokens_NE: Tensor, counts: Tensor) -> Tensor:
