@@ -18,6 +18,7 @@ def test_a_share_comes_back_with_its_names() -> None:
     }  # fmt: skip
     numbers = share.numbers(given)
     assert numbers.shape == (share.num_numbers,)
-    assert share.fields(numbers) == {**given, "num_undone": 0.0, "held_out_loss": 0.0}
+    unsaid = dict.fromkeys(("router_loss", "num_dropped", "num_undone", "held_out_loss"), 0.0)
+    assert share.fields(numbers) == {**given, **unsaid}
     evaluated = share.fields(share.numbers({"time": 13.0, "held_out_loss": 4.0}))
     assert evaluated["held_out_loss"] == 4.0 and evaluated["computes"] == {} == evaluated["waits"]
