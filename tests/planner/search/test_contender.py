@@ -69,6 +69,28 @@ def test_what_is_skipped_is_not_the_best_by_the_form(name: str, monkeypatch: pyt
     assert np.isin(every.form.step_s[best], some.form.step_s).all()
 
 
+def test_a_look_that_goes_on_finds_what_one_that_never_ended_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contender, "ENOUGH", 8)
+    found = space("experts")
+    some = Contenders.of(found, found.cluster.memory_bytes)
+    every = Contenders.of(found, found.cluster.memory_bytes, is_all=True)
+    until_s = float(np.quantile(some.skipped_s, 0.5))
+    wider = some.wider(until_s, float("inf"))
+    assert len(some.space) < len(wider.space) < len(every.space) and wider.skipped_s.min() > until_s
+    assert len(wider.space) + wider.num_too_large + len(wider.skipped_s) == len(found)
+    rows = [
+        {tuple(row) for row in np.stack([getattr(each.space, axis) for axis in AXES], axis=1).tolist()}
+        for each in (some, wider, every)
+    ]
+    assert rows[0] < rows[1] < rows[2]
+    np.testing.assert_array_equal(np.unique(wider.form.step_s)[:50], np.unique(every.form.step_s)[:50])
+    whole = some.wider(float("inf"), float("inf"))
+    assert not len(whole.skipped_s) and whole.num_too_large == every.num_too_large
+    for axis in AXES:
+        np.testing.assert_array_equal(getattr(whole.space, axis), getattr(every.space, axis))
+    np.testing.assert_allclose(whole.form.step_s, every.form.step_s, rtol=1e-12)
+
+
 def test_time_ends_the_look_as_soon_as_one_fits_and_what_was_left_counts_as_skipped() -> None:
     found = space("experts")
     whole = Contenders.of(found, found.cluster.memory_bytes, is_all=True)

@@ -235,6 +235,26 @@ def test_an_order_that_is_fixed_is_taken_also_in_a_coarse_space(monkeypatch: pyt
     assert "other orders of the mesh" in found.left_out and len(found)
 
 
+def test_what_is_coarsest_is_tried_where_too_many_candidates_have_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job: dict[str, Any] = {"model": load_model("mixtral-8x7b"), "fix": {"cp": 1}}
+    whole = space("2x8xH100", **job)
+    rows = space("2x8xH100", **job, capacity_bytes=80 * 10**9)
+    assert len(rows) < len(whole)
+    monkeypatch.setattr("meshwright.planner.space.space.MOST_CANDIDATES", len(rows) // 4)
+    found = space("2x8xH100", **job, capacity_bytes=80 * 10**9)
+    assert 0 < len(found) < len(rows) and "in counts other than 1, 2, 4 and 8" in found.left_out
+    assert {16, 3} & {*whole.microbatch_size, *whole.num_chunks}
+    assert {*found.microbatch_size, *found.num_chunks} <= {1, 2, 4, 8}
+    assert (found.sequence_parallel == (found.tp > 1)).all() and set(found.tp) == set(whole.tp)
+    asked = {**job["fix"], "sequence_parallel": False, "microbatch_size": 16, "num_chunks": (1, 16)}
+    monkeypatch.setattr("meshwright.planner.space.space.MOST_CANDIDATES", 1)
+    told = space("2x8xH100", model=job["model"], fix=asked)
+    assert "tensor parallelism without sequence parallelism" in told.left_out
+    assert not told.sequence_parallel.any() and set(told.microbatch_size) == {16} and 16 in told.num_chunks
+
+
 def test_of_alternatives_those_that_cannot_be_are_left_out() -> None:
     odd = ModelSpec.decoder(8, 1024, 16, num_kv_heads=16, intermediate_size=4096, vocabulary_size=1023)
     assert set(space(model=odd, fix={"tp": (1, 2, 3)}).tp) == {1}

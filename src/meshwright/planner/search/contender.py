@@ -64,42 +64,29 @@ class Contenders:
     uneven: Space
     uneven_s: Floats
     sources: CostSources
-    is_complete: bool = True
+    is_complete: bool
+    _found: _Found
 
     @classmethod
     def of(
         cls, whole: Space, capacity_bytes: int, *, extrapolate: bool = False, is_all: bool = False,
-        sources: CostSources | None = None, ends_s: float = float("inf"), until_s: float = 0.0,
+        sources: CostSources | None = None, ends_s: float = float("inf"),
     ) -> Contenders:  # fmt: skip
         """Of these candidates on devices with so many bytes; `is_all`: with nothing skipped; `sources`: what priced
-        this space before. After `ends_s` on the clock no more are looked at, once one fits. Steps of at most `until_s` are
-        looked at however far they are behind the best.
+        this space before. After `ends_s` on the clock no more are looked at, once one fits.
 
         Raises PlanError as `pricing_of`.
         """
         sources = sources or CostSources(whole, extrapolate=extrapolate)
-        least_s, even_s = bounds_of(whole, sources)
-        is_left, found = np.ones(len(whole), dtype=bool), _Found(whole, capacity_bytes, sources)
-        is_complete = True
-        limit_s = np.inf if is_all and ends_s == np.inf else FIRST * float(least_s.min())
-        while is_left.any():
-            own = np.flatnonzero(is_left & (least_s <= limit_s))
-            is_left[own] = False
-            found.look_at(own)
-            next_s = float(least_s[is_left].min(initial=np.inf))
-            is_enough = found.num_fitting >= ENOUGH and not is_all
-            if is_enough and next_s > max(BEHIND * found.best_s, until_s):
-                break
-            if found.num_fitting and is_left.any() and time.perf_counter() >= ends_s:
-                is_complete = False
-                break
-            limit_s = max(FURTHER * limit_s, FIRST * next_s)
-            if is_enough:
-                limit_s = min(limit_s, max(BEHIND * found.best_s, until_s))
-        uneven = np.flatnonzero(is_left & (even_s < found.best_s) & (whole.pp > 1))
-        uneven = uneven[np.argsort(even_s[uneven], kind="stable")]
-        skipped_s = np.repeat(least_s[is_left], whole.num_kinds[is_left])
-        return Contenders(*found.all(), skipped_s, whole.taken(uneven), even_s[uneven], sources, is_complete)
+        found = _Found(whole, capacity_bytes, sources)
+        is_complete = found.look(is_all=is_all, ends_s=ends_s)
+        return found.contenders(is_complete=is_complete)
+
+    def wider(self, until_s: float, ends_s: float) -> Contenders:
+        """With those of the others whose steps may be no longer than this, however far they are behind the best; the look
+        goes on where it ended."""
+        is_complete = self._found.look(ends_s=ends_s, until_s=until_s)
+        return self._found.contenders(is_complete=is_complete)
 
 
 class Bounds(NamedTuple):
@@ -221,9 +208,34 @@ class _Found:
     def __init__(self, whole: Space, capacity_bytes: int, sources: CostSources) -> None:
         self.num_fitting, self.best_s = 0, np.inf
         self._whole, self._capacity, self._sources = whole, capacity_bytes, sources
+        self._bounds, self._is_left = bounds_of(whole, sources), np.ones(len(whole), dtype=bool)
         self._num_seen = 0
         self._smallest: list[tuple[Floats, Space]] = []  # bytes of each
         self._fitting: list[tuple[Ints, ClosedForm, Space]] = []  # numbers in the whole space
+
+    def look(self, *, is_all: bool = False, ends_s: float = float("inf"), until_s: float = 0.0) -> bool:
+        """Look at those that are left, the least bound first, until the next is behind the best step and `until_s`; did the
+        clock not end it?"""
+        least_s, is_left = self._bounds.least_s, self._is_left
+        limit_s = (
+            np.inf if is_all and ends_s == np.inf else FIRST * float(least_s[is_left].min(initial=np.inf))
+        )
+        if self.num_fitting >= ENOUGH:
+            limit_s = min(limit_s, max(BEHIND * self.best_s, until_s))
+        while is_left.any():
+            own = np.flatnonzero(is_left & (least_s <= limit_s))
+            is_left[own] = False
+            self.look_at(own)
+            next_s = float(least_s[is_left].min(initial=np.inf))
+            is_enough = self.num_fitting >= ENOUGH and not is_all
+            if is_enough and next_s > max(BEHIND * self.best_s, until_s):
+                break
+            if self.num_fitting and is_left.any() and time.perf_counter() >= ends_s:
+                return False
+            limit_s = max(FURTHER * limit_s, FIRST * next_s)
+            if is_enough:
+                limit_s = min(limit_s, max(BEHIND * self.best_s, until_s))
+        return True
 
     def look_at(self, numbers: Ints) -> None:
         """Hold these candidates against memory, and price those that fit."""
@@ -239,14 +251,27 @@ class _Found:
             self.num_fitting += len(rows)
             self.best_s = min(self.best_s, float(form.step_s.min(initial=np.inf)))
 
-    def all(self) -> tuple[Space, ClosedForm, int, Space]:
+    def contenders(self, *, is_complete: bool) -> Contenders:
+        """What was found so far."""
+        whole, is_left, (least_s, even_s) = self._whole, self._is_left, self._bounds
+        uneven = np.flatnonzero(is_left & (even_s < self.best_s) & (whole.pp > 1))
+        uneven = uneven[np.argsort(even_s[uneven], kind="stable")]
+        skipped_s = np.repeat(least_s[is_left], whole.num_kinds[is_left])
+        return Contenders(
+            *self._joined(), skipped_s, whole.taken(uneven), even_s[uneven], self._sources, is_complete, self
+        )
+
+    def _joined(self) -> tuple[Space, ClosedForm, int, Space]:
         """What fits, in the order of the whole space, and its form; how many do not fit, and the smallest of all."""
         needed = np.concatenate([each for each, _ in self._smallest])
-        nearest = Space.joined([each for _, each in self._smallest])
-        nearest = nearest.taken(np.argsort(needed, kind="stable")[:NUM_KEPT])
+        least = np.argsort(needed, kind="stable")[:NUM_KEPT]
+        nearest = Space.joined([each for _, each in self._smallest]).taken(least)
         numbers = np.concatenate([np.empty(0, dtype=np.int64), *(own for own, _, _ in self._fitting)])
         order = np.argsort(numbers, kind="stable")
         form = ClosedForm.joined([form for _, form, _ in self._fitting]).taken(order)
         spaces = [space for _, _, space in self._fitting]
         space = Space.joined(spaces).taken(order) if spaces else nearest.taken(order)
+        self._smallest = [(needed[least], nearest)]
+        if spaces:  # nothing is held twice, should the look go on
+            self._fitting = [(numbers[order], form, space)]
         return space, form, self._num_seen - len(numbers), nearest

@@ -153,7 +153,7 @@ def search(
         others.make_safe(risk, ends_s)
         trials.plans += others.plans
     if risk is not None and objective is not Objective.MEMORY:
-        trials.widen(whole, risk, ends_s)
+        trials.widen(risk, ends_s)
     if is_complete:
         trials.improve(
             _kinds(fix or {}, forbid), layer_wise, _values((fix or {}).get("recompute", RECOMPUTES))
@@ -348,16 +348,13 @@ class _Trials:
         safe = (each for each in self.plans if each.fit_probability(self._capacity) >= 1.0 - risk)
         return min((each.step.value for each in safe), default=float("inf"))
 
-    def widen(self, whole: Space, risk: float, ends_s: float) -> None:
+    def widen(self, risk: float, ends_s: float) -> None:
         """Where the fastest plan that fits with this risk is slower than what the contenders left out may be, as they end
         close behind the fastest of all: look on as far as that plan, and add what fits and is faster."""
         safe_s = self._safe_s(risk)
         if not float(self._contenders.skipped_s.min(initial=np.inf)) < safe_s < np.inf:
             return
-        wider = Contenders.of(
-            whole, self._capacity, extrapolate=self._extrapolate, sources=self._contenders.sources, ends_s=ends_s,
-            until_s=safe_s,
-        )  # fmt: skip
+        wider = self._contenders.wider(safe_s, ends_s)
         others = _Trials(wider, self._capacity, self._objective, self._extrapolate, self._iterations)
         others.make_safe(risk, ends_s, safe_s)
         known = {each.plan for each in self.plans}

@@ -52,6 +52,11 @@ class MicrobatchSizes:
         self._kept_bytes = residual_bytes_per_token(model, dtype)
         self._logit_bytes = min(bytes_of_logit(each, dtype) for each in software)
 
+    @property
+    def is_asked(self) -> bool:
+        """Does somebody say which sizes are allowed?"""
+        return self._asked is not None
+
     def on(self, layout: Degrees) -> tuple[list[int], list[int]]:
         """(those that may fit, those that certainly do not), rising; the first always has the least of all, if there is one:
         where nothing fits, it is what misses by least."""

@@ -53,12 +53,17 @@ class Fineness(NamedTuple):
         nodes_that_share: nodes whose devices share one copy of what is sharded, where not all devices do.
         orders: of the mesh, as numbers of `MESH_ORDERS`; None: all.
         left_out: what is not tried, for people.
+        counts: of samples of a microbatch, and of chunks of a device, where nobody asks for others; None: all.
+        has_plain_tensor: tensor-parallel devices that compute between their products all the same, too, where they could
+            share that.
     """
 
     num_partial: int
     nodes_that_share: tuple[int, ...]
     orders: tuple[int, ...] | None
     left_out: str
+    counts: tuple[int, ...] | None = None
+    has_plain_tensor: bool = True
 
     def has(self, layout: Degrees) -> bool:
         """Is the layout's order tried?"""
@@ -78,6 +83,13 @@ FINENESS = (
         (0,),
         "copies shared by a part of the devices, other orders of the mesh, most partial recompute",
     ),
+)
+# Where there are still too many with a row: experts multiply the ways to run a block, each of which is priced, by themselves.
+COARSEST = FINENESS[-1]._replace(
+    left_out=f"{FINENESS[-1].left_out}, microbatches and chunks in counts other than 1, 2, 4 and 8, "
+    "tensor parallelism without sequence parallelism",
+    counts=(1, 2, 4, 8),
+    has_plain_tensor=False,
 )
 INTERLACED = (
     ("vocabulary", "interlaced"),
@@ -294,15 +306,15 @@ def space_of(
     ]
     kinds: dict[tuple[int, int], tuple[ContextKind, ...]] = {}
     if is_open:
-        kinds = {(each.tp, each.cp): contexts.of(each.tp, each.cp) for each in every}
+        kinds = {
+            degrees: contexts.of(*degrees) for degrees in dict.fromkeys((each.tp, each.cp) for each in every)
+        }
         every = [
             each
             for each in every
             if (each.context, each.token_layout, each.ulysses) == kinds[each.tp, each.cp][0]
         ]
-    fineness = choices.finest(every)
-    tried = [each for each in every if choices.has(each, fineness)]
-    counted = [choices.rows(each, fineness) for each in tried]
+    fineness, tried, counted = choices.counted(every)
     found = [rows for rows, _ in counted if rows.size]
     if not found and least is not None:
         return space_of(
@@ -376,11 +388,29 @@ class _Choices(NamedTuple):
             getattr(layout, name) in self.limits[name] for name in Degrees._fields if name in self.limits
         )
 
-    def finest(self, every: Sequence[Degrees]) -> Fineness:
-        """The finest under which there are few enough candidates."""
-        for fineness in FINENESS:
-            tables = (self._tables(each, fineness) for each in every if self.has(each, fineness))
-            if sum(prod(map(len, each)) for each in tables) <= MOST_CANDIDATES:
+    def counted(self, every: Sequence[Degrees]) -> tuple[Fineness, list[Degrees], list[tuple[Ints, int]]]:
+        """The finest under which there are few enough candidates, the layouts that it has, and the `rows` of each."""
+        for fineness in (self._finest(every), COARSEST):
+            tried = [each for each in every if self.has(each, fineness)]
+            counted, num_rows = list[tuple[Ints, int]](), 0
+            for each in tried:
+                counted.append(self.rows(each, fineness))
+                num_rows += counted[-1][0].shape[1]
+                if num_rows > MOST_CANDIDATES and fineness is not COARSEST:
+                    break
+            else:
+                break
+        return fineness, tried, counted
+
+    def _finest(self, every: Sequence[Degrees]) -> Fineness:
+        """The finest, but for the coarsest, under which there are few enough before their memory is looked at."""
+        for fineness in FINENESS[:-1]:
+            num_candidates = 0
+            for each in (one for one in every if self.has(one, fineness)):
+                num_candidates += prod(map(len, self._tables(each, fineness)))
+                if num_candidates > MOST_CANDIDATES:
+                    break
+            else:
                 return fineness
         return FINENESS[-1]
 
@@ -388,7 +418,7 @@ class _Choices(NamedTuple):
         """All candidates of one layout that may fit, a column of each of `AXES`; and how many more there are, which no
         device has the memory for."""
         first, pipeline, few, sharding, parallel = self._tables(layout, fineness)
-        sizes = np.concatenate([few[:, 0], np.array(self.sizes.on(layout)[1], dtype=np.int64)])
+        sizes = np.concatenate([few[:, 0], np.array(self._sizes_on(layout, fineness)[1], dtype=np.int64)])
         offered = self._is_offered(layout, pipeline[:, 0][:, None, None], sizes[:, None], sharding[:, 0])
         fits = np.arange(len(sizes))[:, None] < len(few)
         if self.least is not None:
@@ -424,6 +454,14 @@ class _Choices(NamedTuple):
         """Only a pipeline has stages among which a vocabulary is split."""
         return [each for each in self.limits["vocabulary"].tolist() if layout.pp > 1 or not each]
 
+    def _sizes_on(self, layout: Degrees, fineness: Fineness) -> tuple[list[int], list[int]]:
+        """As `MicrobatchSizes.on`, those of them that are tried."""
+        few, more = self.sizes.on(layout)
+        if fineness.counts is None or self.sizes.is_asked:
+            return few, more
+        some = [size for size in few if size in fineness.counts]
+        return some or few[:1], [size for size in more if size in fineness.counts]
+
     def _asked(self, axis: str) -> tuple[int, ...]:
         """What a user asks for of an axis of which only some numbers are tried otherwise."""
         return tuple(self.limits[axis].tolist()) if axis in self.limits else ()
@@ -433,6 +471,8 @@ class _Choices(NamedTuple):
         node = self.cluster.levels[0].num_devices
         divides = self.workload.sequence_length % (layout.cp * layout.tp) == 0
         parallel = (0, 1) if layout.tp > 1 and divides else (0,)
+        if not fineness.has_plain_tensor and "sequence_parallel" not in self.limits:
+            parallel = parallel[-1:]
         tables: list[Sequence[tuple[int, ...]]] = [
             [tuple(layout)],
             _pipeline_rows(
@@ -441,8 +481,9 @@ class _Choices(NamedTuple):
                 self.names["schedule"],
                 fineness.num_partial,
                 self._asked("recompute_blocks"),
+                None if "num_chunks" in self.limits else fineness.counts,
             ),
-            [(size,) for size in self.sizes.on(layout)[0]],
+            [(size,) for size in self._sizes_on(layout, fineness)[0]],
             _sharding_rows(layout, node, fineness.nodes_that_share, self._asked("sharding_degree")),
             [
                 (each, *others)
@@ -469,11 +510,15 @@ def _within(table: Ints, axes: Sequence[str], limits: Mapping[str, Ints]) -> Int
 
 @lru_cache(maxsize=256)
 def _pipeline_rows(
-    num_layers: int, pp: int, schedules: tuple[str, ...], num_partial: int, asked: tuple[int, ...] = ()
-) -> list[tuple[int, ...]]:
-    """(schedule, chunks, split, recompute, blocks that are run again) of a pipeline; `asked`: such numbers of blocks."""
+    num_layers: int, pp: int, schedules: tuple[str, ...], num_partial: int, asked: tuple[int, ...] = (),
+    counts: tuple[int, ...] | None = None,
+) -> list[tuple[int, ...]]:  # fmt: skip
+    """(schedule, chunks, split, recompute, blocks that are run again) of a pipeline; `asked`: such numbers of blocks;
+    `counts`: of chunks, those that are tried."""
     found: list[tuple[int, ...]] = []
     for chunks, split in pipelines(num_layers, pp):
+        if counts is not None and chunks not in counts:
+            continue
         most = max(split_of(num_layers, pp * chunks, LAYERS[split]))
         for number, name in enumerate(schedules):
             one = registered()[name]

@@ -62,6 +62,7 @@ def _hopeful(contenders: Contenders, best_s: float) -> Iterator[int]:
     left_s, seen = form.step_s - form.inside_s, set[tuple[float, float]]()
     alike = Counter[tuple[int, int]]()
     is_cut = (form.inside_s > LEAST_INSIDE * form.step_s) & (left_s < best_s)
+    is_cut &= space.ep == 1  # what goes to experts is no row: no plan is made to be refused
     if space.formats.get("parts_of", Plan.parts_of) == "samples":
         is_cut &= space.microbatch_size > 1
     else:
