@@ -29,7 +29,7 @@ from meshwright.specs.plan.plan import PassOption, Plan
 from tests.examples import CARDS, names_of
 from tests.executor.serving.paged_case import FAMILIES, their_model
 from tests.executor.serving.scattered_blocks import ScatteredBlocks, prompt
-from tests.planned_case import LLAMA, Planned, assert_equal_to_one_process
+from tests.planned_case import DEEPSEEK, LLAMA, Planned, assert_equal_to_one_process
 
 pytestmark = pytest.mark.usefixtures("examples")
 GPUS = mw.Cluster("1x8xH100")
@@ -122,6 +122,7 @@ PASSES: Mapping[str, Mapping[str, Any]] = {
     "canonical_reduction": {"dp": 2},
     "unshard": {"dp": 2, "sharding": "zero3"},
 }
+OF_ROUTERS = "correct_routers"  # of a model with routers; what it trains: tests/executor/routing/test_router_correction.py
 
 
 def test_every_filler_is_listed_with_its_options() -> None:
@@ -134,7 +135,7 @@ def test_every_filler_is_listed_with_its_options() -> None:
     assert "eager_1f1b" in catalog.slot_names("schedule")
     for slot in catalog.SLOTS:
         assert set(names_of(slot)) == set(catalog.slot_names(slot)), "the examples stand beside the others"
-    assert set(PASSES) == set(catalog.slot_names("passes"))
+    assert {*PASSES, OF_ROUTERS} == set(catalog.slot_names("passes"))
 
 
 def asked_for(slot: str, name: str, plan: Plan) -> str:
@@ -182,6 +183,16 @@ def test_a_pass_goes_through_the_verbs(name: str, gloo_pool: Pool) -> None:
     assert found[0].plan.passes == plan.passes
     passes = () if name == "clip_gradients" else (name,)  # `clip` names it
     trained(gloo_pool, clip, **PASSES[name], passes=passes)
+
+
+def test_what_corrects_routers_goes_through_the_verbs() -> None:
+    corrected = PassOption(OF_ROUTERS, {"rate": 0.01})
+    plan = Plan.of(DEEPSEEK, GPUS, mw.Workload(64, 16), dtype="bfloat16", pp=2, ep=2, passes=(corrected,))
+    through_the_verbs(plan)
+    found = mw.plan(DEEPSEEK, GPUS, global_batch=64, seq=16, fix={"passes": (OF_ROUTERS,), "pp": 2, "tp": 1})
+    assert [each.name for each in found[0].plan.passes] == [OF_ROUTERS]
+    with pytest.raises(PlanError, match="has none"):
+        mw.simulate(on_gpus(pp=2, passes=(corrected,)))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
