@@ -15,6 +15,8 @@ from meshwright.evidence.claim.system_card import SystemCard, systems
 from meshwright.executor.job.pool import Pool
 from meshwright.specs import Cluster, ModelSpec, Workload
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.routing.markov_routing import markov_trace
+from meshwright.specs.routing.routing_file import save_routing
 
 VALUES = {
     "MODEL": "gpt2",
@@ -28,6 +30,8 @@ VALUES = {
     "LENGTHS": "lengths.txt",
     "TEXT": "text.txt",
     "STEPS": "2",
+    "ROUTING": "routing.npz",
+    "EXPERTS": "qwen3-30b-a3b",
     "devices=2)": "devices=2, epochs=1)",  # of a graph network: one is enough to see that it trains
 }
 TRAINED = "trained.toml"  # what is trained here is small
@@ -63,13 +67,15 @@ def commands_of(card: SystemCard) -> list[list[str]]:
 
 
 def write_data(folder: Path) -> None:
-    """A ring of forty people in two camps, lengths, text, modules and a plan of the model that stands for them."""
+    """A ring of forty people in two camps, lengths, text, a drawn routing, modules and a plan of the model that stands for
+    them."""
     edges = "".join(f"{n},{(n + 1) % 40}\n" for n in range(40))
     (folder / "EDGES.csv").write_text(edges)
     (folder / "NODES.csv").write_text("".join(f"{n},{n // 20},{n},{n % 7}\n" for n in range(40)))
     (folder / "load.csv").write_text("arrived_at_s,prompt_tokens,output_tokens\n" + "0.1,100,9\n" * 20)
     (folder / "lengths.txt").write_text("20\n30\n90\n" * 40 + "700\n")
     (folder / "text.txt").write_text("a few words of a text. " * 200)
+    save_routing(markov_trace(400, 4, 8, 0.3, seed=0), folder / "routing.npz")
     (folder / "mine.py").write_text(MODULES)
     model = ModelSpec.decoder(2, 64, 4, vocabulary_size=256, max_sequence_length=32)
     model = replace(model, has_tied_embeddings=False)

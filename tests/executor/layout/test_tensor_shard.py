@@ -38,13 +38,15 @@ def test_devices_together_have_everything(model: ModelSpec) -> None:
 @pytest.mark.parametrize("divides_inner", [True, False], ids=["parts of experts", "whole experts"])
 def test_devices_together_have_all_experts(divides_inner: bool) -> None:
     """Four devices: two by tensor parallelism, and two, or all four, by experts."""
-    model, degree = MODELS["qwen moe of 4"], 2 if divides_inner else 4
+    model = MODELS["qwen moe of 4"]
     for name, value in build_model(model).global_parameters().items():
         if "expert_" not in name:
             continue
         whole, found = value.detach(), torch.zeros_like(value)
         for place in range(4):
-            experts = ExpertShard(degree, place // 2 if divides_inner else place, divides_inner)
+            experts = ExpertShard(4, place)
+            if divides_inner:
+                experts = ExpertShard(2, place // 2, inner_degree=2, inner_number=place % 2)
             shard = TensorShard(model, 2, place % 2, experts)
             shard.check()
             local = shard.local(name, whole)

@@ -91,7 +91,7 @@ def test_ulysses_inside_a_ring_is_tried_where_it_is_asked_for() -> None:
     plans = [found.plan(number) for number in range(len(found))]
     assert {(plan.cp, plan.context, plan.ulysses) for plan in plans} == {(4, "ring", 2)}
     assert "ulysses" not in {space(sequence=16384, forbid=("ulysses",)).plan(0).context}
-    with pytest.raises(PlanError, match="no plan"):
+    with pytest.raises(PlanError, match="below cp that divides it"):
         space(sequence=16384, fix={"cp": 2, "ulysses": 2})
 
 

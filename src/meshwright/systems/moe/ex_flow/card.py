@@ -8,8 +8,8 @@ Idea:       A trained router is affine: M[a, b] tokens of expert a in one layer 
             device: an integer program, nodes first, then devices. Keys and values of all contexts are on every device, so a
             token attends where its expert was, and is sent once a layer instead of twice.
 Kind:       placement
-Use:        meshwright train PLAN --record-routing routes.npz, then meshwright place routes.npz --devices 8 --nodes 2
-            --by ex_flow -o experts.experts.json
+Use:        meshwright place ROUTING --devices 4 --nodes 2 --by ex_flow -o placed.experts.json; ROUTING is what `train
+            --record-routing` kept of your model, or a trace of Megatron-LM or ExFlow
 Simulated:  moves that leave a device or node, by counts of a trace, on tokens that it was not fitted to
 Executed:   no: the placement is a file, and one all-to-all with contexts everywhere is not built
 Differs:    1. Alternating assignment (all layers but one held, that one a linear assignment, 32 starts) instead of Gurobi on

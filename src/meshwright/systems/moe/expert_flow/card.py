@@ -9,9 +9,9 @@ Idea:       Experts lie with the host; a device has places for a few of all laye
             A miss costs (bytes of an expert) / (rate of the link). Tokens of neighbouring batches are exchanged so
             that a batch has those whose predicted paths share experts, which leaves fewer experts to come for it.
 Kind:       policy
-Use:        meshwright serve FOLDER --engine torch --weights 'expert_flow(slots=16)' on a mixture of experts of your own, and
-            generate (order=recent or frequent: no predictor; ahead: experts that come behind a layer); before that, on a
-            routing of it: meshwright run 'expert_flow(routing="routing.npz", slots=16)'
+Use:        meshwright run 'expert_flow(routing="ROUTING", slots=16)'; on a mixture of experts of your own meshwright serve
+            FOLDER --engine torch --weights 'expert_flow(slots=16)', and generate (order=recent or frequent: no predictor;
+            ahead: experts that come behind a layer)
 Simulated:  hits of caches on a routing, and seconds of steps that wait for what they miss (mechanism.py). A plan for a load
             refuses it: it has no routing to price by
 Executed:   torch engine, one process: only experts that a step's routing asks for, or a predictor expects, are read from the

@@ -9,7 +9,7 @@ Idea:       Tokens go in r chunks: all-to-all a, all-gather g, experts e, reduce
             2 r a + g + s, or 2 a + r (g + s), by what binds. Forward and backward choose r apart. Gradients are cut so that
             they fill what is left of links between nodes: attention's backward, and the hole of each layer's experts.
 Kind:       planner
-Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --planner fs_moe --fix microbatch_size=8
+Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --planner fs_moe
 Simulated:  the list schedule of the chunks as rows on three streams; the 1,458 layers of the paper's grid by its constants
 Executed:   parts of a microbatch beside experts of another part, in train (gloo, and the same code on CUDA)
 Differs:    1. Sizes behind the constants are not said. Ours are those of NCCL's tests (of a gather the whole), in 16 bits,

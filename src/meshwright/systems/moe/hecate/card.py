@@ -11,8 +11,8 @@ Idea:       Every expert has one owner, with its optimizer's state. Before a lay
             devices. spAG and spRS each move sum over experts of (copies - 1) x bytes of one; a device receives at most
             lambda x S of a layer's S bytes, lambda the share of experts that are copied.
 Kind:       placement
-Use:        meshwright run 'hecate(routing="routing.npz", devices=8, overlap=4)' on a routing that `train` recorded of your
-            model, or loads="loads.csv", a line of tokens by expert for each layer: max over mean before and behind,
+Use:        meshwright run 'hecate(routing="ROUTING", devices=4, overlap=4)'; ROUTING is what `train --record-routing` kept of
+            your model; or loads="loads.csv", a line of tokens by expert for each layer: max over mean before and behind,
             bytes, and owners and copies by --json
 Simulated:  loads of devices by where copies are; seconds of a step by compute and by what nodes send (card.py), no contention
 Executed:   steps of a layer on four gloo processes, float64: copies drawn anew in every step, tokens sent to those who have

@@ -6,8 +6,8 @@ Problem:    Work on inference with experts is of many kinds, and a library says 
 Idea:       Three levels: model (architecture, compression, skipping and merging of experts), system (expert parallelism,
             offloading, others), hardware; the leaves are the headings of its reading list.
 Kind:       survey
-Use:        meshwright run 'moe_inference_survey(model="MODEL")': what there is for your own mixture of
-            experts, as commands
+Use:        meshwright run 'moe_inference_survey(model="EXPERTS")'; it says what there is for your own mixture of experts, as
+            commands
 Simulated:  no, because it is a list of what is
 Executed:   no, because it is a list of what is; the page of docs is made from it
 Differs:    1. The headings are those of the public reading list (MoE-Inf/awesome-moe-inference);

@@ -7,9 +7,9 @@ Idea:       Of profiled loads P[e, l] and moves R[e1, e2, l], first, layer by la
             over clusters |load - mean|. Then clusters are put on devices, one of each layer on each, so that moves between
             devices cost least.
 Kind:       placement
-Use:        meshwright train PLAN --record-routing routes.npz, then meshwright place routes.npz --devices 4 --by moe_tuner
-            -o experts.experts.json, then meshwright simulate PLAN --routing routes.npz --expert-placement
-            experts.experts.json
+Use:        meshwright place ROUTING --devices 4 --by moe_tuner -o placed.experts.json; ROUTING is what `train
+            --record-routing` kept of your model; then meshwright simulate PLAN --routing ROUTING --expert-placement
+            placed.experts.json
 Simulated:  the step with the load of the busiest device, as a trace has it on documents that were not fitted to
 Executed:   no: the placement is a file that simulate reads; training with permuted experts is not built
 Differs:    1. Clusters have as many experts each (the paper: one at least, and as many over all layers together).
