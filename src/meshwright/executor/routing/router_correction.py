@@ -50,7 +50,7 @@ class RouterCorrections:
         self._num_columns = max(experts.values(), default=0)
         self.routers: list[CorrectedRouter] = []
         self._counts: dict[int, Tensor] = {}
-        for number, stage in stages.items():
+        for number, stage in stages.items() if experts else ():  # modules of a user have no layers of ours
             for layer, block in stage.layers.items():
                 if not isinstance(block, Block) or block.mixture is None or block.mixture.correction is None:
                     continue
