@@ -148,7 +148,7 @@ def test_a_fixed_expert_degree_leaves_the_degrees_that_it_divides() -> None:
     experts = load_model({**MIXTRAL, "num_local_experts": 4})
     plans = list(choices(experts, cluster(), WORKLOAD, registered(), {"ep": 2}))
     assert {(plan.pp, plan.dp, plan.ep) for plan in plans} == {(1, 2, 2)}
-    with pytest.raises(PlanError, match=r"ep\(2\) does not divide dp\(1\)"):
+    with pytest.raises(PlanError, match=r"ep\(2\) = 2 does not divide dp\(1\)"):
         list(choices(experts, cluster(), WORKLOAD, registered(), {"ep": 2, "pp": 2}))
 
 
