@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.planned_case import MODELS
+from torch import Tensor
 
-from meshwright.executor.layout.flat_layout import Box
+from meshwright.executor.layout.flat_layout import Box, boxes
 from meshwright.executor.layout.tensor_shard import ExpertShard, TensorShard
 from meshwright.executor.models.decoder import build_model
 from meshwright.specs.error import PlanError
@@ -35,30 +36,57 @@ def test_devices_together_have_everything(model: ModelSpec) -> None:
         assert torch.equal(found, whole), name
 
 
-@pytest.mark.parametrize("divides_inner", [True, False], ids=["parts of experts", "whole experts"])
-def test_devices_together_have_all_experts(divides_inner: bool) -> None:
-    """Four devices: two by tensor parallelism, and two, or all four, by experts."""
-    model = MODELS["qwen moe of 4"]
+# Of a model of four layers, each a permutation of its own; the first has no experts.
+SLOTS = ((), (2, 0, 3, 1), (1, 2, 3, 0), (3, 2, 1, 0))
+
+
+@pytest.mark.parametrize("slots", [(), SLOTS], ids=["by number", "placed"])
+@pytest.mark.parametrize("inner_degree", [2, 1], ids=["parts of experts", "whole experts"])
+def test_devices_together_have_all_experts(inner_degree: int, slots: tuple[tuple[int, ...], ...]) -> None:
+    """Four devices: two by tensor parallelism, and two, or all four, by experts; each has those of its slots, and whatever
+    run of its elements is saved is where the whole tensor has it."""
+    model, degree = MODELS["folded qwen moe"], 4 // inner_degree
     for name, value in build_model(model).global_parameters().items():
         if "expert_" not in name:
             continue
         whole, found = value.detach(), torch.zeros_like(value)
         for place in range(4):
-            experts = ExpertShard(4, place)
-            if divides_inner:
-                experts = ExpertShard(2, place // 2, inner_degree=2, inner_number=place % 2)
-            shard = TensorShard(model, 2, place % 2, experts)
+            number, inner = divmod(place, inner_degree)
+            shard = TensorShard(
+                model, 2, place % 2, ExpertShard(degree, number, inner_degree, inner, slots=slots)
+            )
             shard.check()
             local = shard.local(name, whole)
             assert local.numel() * 4 == whole.numel() and not shard.is_whole(name)
             assert shard.whole_shape(name, tuple(local.shape)) == tuple(whole.shape)
-            box = Box(tuple(0 for _ in local.shape), tuple(local.shape))
-            for inside, offsets in shard.placed(name, tuple(whole.shape), box):
-                here = tuple(slice(at, at + n) for at, n in zip(inside.offsets, inside.sizes, strict=True))
-                there = tuple(slice(at, at + n) for at, n in zip(offsets, inside.sizes, strict=True))
-                assert not found[there].any(), name
-                found[there] = local[here]
+            if inner_degree == 1:
+                order = slots[int(name.split(".")[1])] if slots else range(4)
+                assert torch.equal(local[0], whole[order[place]]), name
+            cut = local.numel() // 3  # within an expert
+            for first, length in ((0, cut), (cut, local.numel() - cut)):
+                for box in boxes(tuple(local.shape), first, length):
+                    _put(shard, name, local, box, found)
         assert torch.equal(found, whole), name
+
+
+def _put(shard: TensorShard, name: str, local: Tensor, box: Box, found: Tensor) -> None:
+    """A box of what is here, where it belongs in the whole; nothing is there yet."""
+    part = local[tuple(slice(at, at + n) for at, n in zip(box.offsets, box.sizes, strict=True))]
+    for inside, offsets in shard.placed(name, tuple(found.shape), box):
+        here = tuple(slice(at, at + n) for at, n in zip(inside.offsets, inside.sizes, strict=True))
+        there = tuple(slice(at, at + n) for at, n in zip(offsets, inside.sizes, strict=True))
+        assert not found[there].any(), name
+        found[there] = part[here]
+
+
+@pytest.mark.parametrize("near_degree", [1, 2])
+def test_rows_are_sorted_by_the_slots_of_their_experts(near_degree: int) -> None:
+    """The order of devices, or of neighbours first (0 and 2 are like the first of two, 1 and 3 like the second)."""
+    shard = ExpertShard(4, 0, near_degree=near_degree, slots=SLOTS)
+    places = shard.sent_places(1, 4)
+    assert places is not None
+    assert sorted(range(4), key=places.__getitem__) == ([2, 0, 3, 1] if near_degree == 1 else [2, 3, 0, 1])
+    assert ExpertShard(4).sent_places(1, 4) is None
 
 
 def test_a_device_has_whole_heads() -> None:

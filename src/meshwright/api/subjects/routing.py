@@ -1,4 +1,6 @@
-"""Routing traces: a training records which experts its tokens go to, and a plan is priced by what a trace says."""
+"""Routing traces: a training records which experts its tokens go to, and a plan is priced by what a trace says.
+
+A placement that was made of a trace says where a training has its experts."""
 
 from __future__ import annotations
 
@@ -36,6 +38,18 @@ def recording(job: Any, path: PathLike | None, num_steps: int) -> Any:
     if not file.absolute().parent.is_dir():
         raise SpecError(f"there is no folder {file.absolute().parent}", next="make it, or name another file")
     return replace(job, routing_steps=num_steps)
+
+
+def with_placed_experts(job: Any, plan: Plan, placement: PathLike | ExpertPlacement | None) -> Any:
+    """The job with experts on the devices that a placement, or its file, says; without one with neighbouring experts on each.
+
+    Raises SpecError where the file is none, or of another model or group than the plan's, or has copies.
+    """
+    if placement is None:
+        return job
+    found = placement if isinstance(placement, ExpertPlacement) else ExpertPlacement.load(placement)
+    layout = replace(job.training.layout, expert_slots=found.slots_in(plan.model, plan.ep))
+    return replace(job, training=replace(job.training, layout=layout))
 
 
 def keep_routing(result: JobResult, path: PathLike | None, said: Callable[[str], None]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from meshwright.api.subjects.keywords import check_keywords
 from meshwright.api.subjects.loading import is_data_file, load
-from meshwright.api.subjects.routing import keep_routing, recording
+from meshwright.api.subjects.routing import keep_routing, recording, with_placed_experts
 from meshwright.api.subjects.subject import Subject, subject
 from meshwright.api.trainings.grouped_steps import GroupedSteps, check_grouped
 from meshwright.api.trainings.job import in_their_folder, prepare, with_recipe
@@ -26,6 +26,7 @@ from meshwright.specs.cluster.slowing import Slowing
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.utilisation import StepFlops, Utilisation
+from meshwright.specs.routing.expert_placement import ExpertPlacement
 from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.specs.training.recipe import LEARNING_RATE, Length, Recipe
 from meshwright.specs.training.sinks import ROUTING_STEPS, Sinks
@@ -120,6 +121,7 @@ def run_training(
     device: Wanted = "auto",
     said: Callable[[str], None] | None = None,
     sequence_groups: str = "",
+    expert_placement: PathLike | ExpertPlacement | None = None,
 ) -> Training:
     """`train` with everything that it gives: prediction, parameters, losses, metrics.
 
@@ -143,6 +145,8 @@ def run_training(
         sequence_groups: which algorithm puts the sequences of a step into groups of ranks (a name of `list sequence_groups`):
             a sample is then a whole document, cut at the plan's sequence length; the plan's dp x cp ranks share them, in
             other groups every step. Empty: documents are packed, and every step has the plan's degrees.
+        expert_placement: which device of an expert-parallel group has which experts, or the file of it; without copies. The
+            model, its losses and checkpoints are the same; None: neighbouring experts. The prediction is the plan's.
         said: called with what is being done before the first step, where that may take a while.
 
     Raises ExecutionError, OutOfMemoryError, SpecError, and what `subject` raises.
@@ -162,6 +166,7 @@ def run_training(
     job = ready.job(measures_memory, is_launched=launch is not None)
     if profiler is not None:
         job = replace(job, profile_folder=_folder(profiler))
+    job = with_placed_experts(job, place.plan, expert_placement)
     job = recording(job, record_routing, routing_steps)
     if launch is None:
         prepare(job, said)

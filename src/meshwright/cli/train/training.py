@@ -63,6 +63,13 @@ def train(
             help="What puts sequences into groups of ranks that change by step (meshwright list sequence_groups).",
         ),
     ] = "",
+    expert_placement: Annotated[
+        Path | None,
+        typer.Option(
+            "--expert-placement",
+            help="Which device has which experts, as `place -o` wrote it; without copies.",
+        ),
+    ] = None,
 ) -> Result:
     """Train by a plan on this machine, its GPUs or processes of its cores: the very program that `simulate` runs.
 
@@ -79,6 +86,7 @@ def train(
             source=source, checkpoints=checkpoints, **asdict(sinks), cluster=cluster,
             profile=read_profile(profile), progress=TrainingLine(line), slowing=slowing, launch=launch,
             device=cast("Wanted", device), said=line.stage, sequence_groups=sequence_groups,
+            expert_placement=expert_placement,
         )  # fmt: skip
     return training_result(
         done, launch, None if checkpoints is None else folder_and_name(checkpoints.folder)[0]

@@ -4,7 +4,8 @@ Column-parallel matrices are divided by output, row-parallel ones by input, tabl
 1909.08053). A fused tensor is divided part by part: of queries, keys and values every device has whole heads, of gate and
 up the same units, and so of every expert. Norms, routers, learned positions and the bias behind a row-parallel product are
 on every device. Of a low-rank addition to a column-parallel matrix B is divided as the matrix is, to a row-parallel one A;
-the other factor is on every device.
+the other factor is on every device. Experts are on devices by their numbers, or as an expert placement says: a permutation of
+every layer's own, of which only this file and the order of rows that are sent know.
 
     shard = TensorShard(model, degree=2, number=1)
     shard.ranges("layers.3.qkv.weight", (12, 8))        # (0, [(2, 4), (6, 8), (10, 12)])
@@ -12,7 +13,7 @@ the other factor is on every device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,7 +53,8 @@ class ExpertShard:
     """Device ``number`` of the ``degree`` among which the experts of a layer are divided; of each it has part
     ``inner_number`` of ``inner_degree`` equal ones of its inner units. It looks for the experts of part ``token_number`` of
     ``token_degree`` of the tokens that all devices of its tensor-parallel group have. Its rows are exchanged among
-    ``near_degree`` neighbours first (1: all at once)."""
+    ``near_degree`` neighbours first (1: all at once). ``slots``: of every layer of the model its experts by slot, device
+    after device (`ExpertPlacement.slots_in`); empty: by their numbers."""
 
     degree: int = 1
     number: int = 0
@@ -61,25 +63,34 @@ class ExpertShard:
     token_degree: int = 1
     token_number: int = 0
     near_degree: int = 1
+    slots: tuple[tuple[int, ...], ...] = ()
 
-    def sent_order(self, experts_TK: Tensor, num_experts: int) -> Tensor:
-        """Numbers by which rows for experts are sorted: where ``near_degree`` neighbours collect rows for each other, by
-        which of these the expert's device is like, then by its group of them; else the expert's own."""
-        if self.near_degree == 1:
-            return experts_TK
+    def sent_places(self, layer: int, num_experts: int) -> tuple[int, ...] | None:
+        """Of every expert of a layer the number by which rows for it are sorted: by its slot, and where ``near_degree``
+        neighbours collect rows for each other, by which of these its device is like, then by its group of them. None: by the
+        expert's own number."""
+        if self.near_degree == 1 and not self.slots:
+            return None
         each, num_far = num_experts // self.degree, self.degree // self.near_degree
-        device_TK = experts_TK // each
-        near_TK, far_TK = device_TK % self.near_degree, device_TK // self.near_degree
-        return (near_TK * num_far + far_TK) * each + experts_TK % each
+        places = [0] * num_experts
+        for slot, expert in enumerate(self.by_slot(layer, num_experts)):
+            far, near = divmod(slot // each, self.near_degree)
+            places[expert] = (near * num_far + far) * each + slot % each
+        return tuple(places)
+
+    def by_slot(self, layer: int, num_experts: int) -> Sequence[int]:
+        """A layer's experts in the order of the devices that have them."""
+        return self.slots[layer] if self.slots else range(num_experts)
 
     @property
     def is_whole(self) -> bool:
         """Has this device all of every expert?"""
         return self.degree == self.inner_degree == 1
 
-    def first(self, num_experts: int) -> int:
-        """The first expert here of so many."""
-        return self.number * (num_experts // self.degree)
+    def here(self, layer: int, num_experts: int) -> Sequence[int]:
+        """The experts of a layer, of so many, that this device has, in the order of its slots."""
+        each = num_experts // self.degree
+        return self.by_slot(layer, num_experts)[self.number * each : (self.number + 1) * each]
 
 
 @dataclass(frozen=True)
@@ -176,7 +187,7 @@ class TensorShard:
         """What is here of a whole tensor; a table has zeros behind its rows where others have more."""
         found = self.ranges(name, tuple(value.shape))
         if _is_of_experts(name) and self.experts.degree > 1:
-            value = value.narrow(0, self.experts.first(len(value)), len(value) // self.experts.degree).clone()
+            value = value[list(self.experts.here(_layer_of(name), len(value)))]
         if found is None:
             return value
         dim, ranges = found
@@ -193,9 +204,19 @@ class TensorShard:
     def placed(self, name: str, whole: tuple[int, ...], box: Box) -> Iterator[tuple[Box, tuple[int, ...]]]:
         """A box of what is here, cut where the whole tensor is: each part's place within `box`, and its offsets in the whole
         tensor. Padding is nowhere."""
+        if not _is_of_experts(name):
+            yield from self._cut(name, whole, box)
+            return
+        first, size = box.offsets[0], box.sizes[0]
+        experts = self.experts.here(_layer_of(name), whole[0])[first : first + size]
+        for start, length in _runs(experts):
+            run = Box(_changed(box.offsets, 0, experts[start]), _changed(box.sizes, 0, length))
+            for inside, offsets in self._cut(name, whole, run):
+                yield Box(_changed(inside.offsets, 0, start), inside.sizes), offsets
+
+    def _cut(self, name: str, whole: tuple[int, ...], box: Box) -> Iterator[tuple[Box, tuple[int, ...]]]:
+        """As `placed`, of a box whose experts are numbered as in the whole tensor."""
         found = self.ranges(name, whole)
-        if _is_of_experts(name):
-            box = Box(_changed(box.offsets, 0, box.offsets[0] + self.experts.first(whole[0])), box.sizes)
         if found is None:
             yield Box(tuple(0 for _ in box.sizes), box.sizes), box.offsets
             return
@@ -225,6 +246,19 @@ def equal_part(start: int, size: int, number: int, degree: int) -> tuple[int, in
 
 def _is_of_experts(name: str) -> bool:
     return _matrix_of(name)[0] in EXPERT_MATRICES
+
+
+def _layer_of(name: str) -> int:
+    """Of a parameter of a block: "layers.3.expert_down.weight" is of layer 3."""
+    _, layer, _ = name.split(".", 2)
+    return int(layer)
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Begin and length of every run of numbers that follow each other."""
+    begins = [at for at, number in enumerate(numbers) if at == 0 or number != numbers[at - 1] + 1]
+    for begin, end in zip(begins, [*begins[1:], len(numbers)], strict=True):
+        yield begin, end - begin
 
 
 def _changed(values: tuple[int, ...], place: int, value: int) -> tuple[int, ...]:

@@ -81,7 +81,7 @@ class Block(nn.Module):
         self.attention_output = with_addition(model, "attention_output", attention_output)
         self.mlp_norm = norm_layer(model, hidden)
         if isinstance(mlp, Experts):
-            self.mixture = MixtureOfExperts(model, mlp, parallel)
+            self.mixture = MixtureOfExperts(model, layer, mlp, parallel)
         else:
             self._add_mlp(model, mlp, degree)
 

@@ -57,6 +57,8 @@ class TensorLayout:
     parallelism gathers for a product is gathered again for its backward, not kept.
     ``part_shares``: of the parts of a microbatch that go through a stage one beside the other; of its samples, or as
     ``parts_of`` says of each sequence.
+    ``expert_slots``: which device of an expert-parallel group has which experts, layer by layer
+    (`ExpertPlacement.slots_in`); empty: neighbouring ones. The model, its checkpoints and records are the same.
     """
 
     tp: int = 1
@@ -77,6 +79,7 @@ class TensorLayout:
     fetches_again: bool = True
     part_shares: tuple[int, ...] = (1,)
     parts_of: PartsOf = "samples"
+    expert_slots: tuple[tuple[int, ...], ...] = ()
 
     @staticmethod
     def of(plan: Plan) -> TensorLayout:
@@ -158,8 +161,8 @@ class TensorLayout:
         token_degree, token_number = place(inner.own_axes)
         near_degree, _ = place(inner.near_axes)
         return ExpertShard(
-            degree, number, inner_degree, inner_number, token_degree, token_number, near_degree
-        )
+            degree, number, inner_degree, inner_number, token_degree, token_number, near_degree, self.expert_slots,
+        )  # fmt: skip
 
     @property
     def tensor_axes(self) -> tuple[str, ...]:

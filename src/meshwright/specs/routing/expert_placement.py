@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from meshwright.specs.data_text import json_of
 from meshwright.specs.error import SpecError
+from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.routing.routing_trace import RoutingTrace
 from meshwright.specs.whole_file import whole_file
 
@@ -150,6 +151,41 @@ class ExpertPlacement:
                 f"{trace.num_layers} of {trace.num_experts}",
                 allowed="both of one model",
             )
+
+    def slots_in(self, model: ModelSpec, num_devices: int) -> tuple[tuple[int, ...], ...]:
+        """Of every layer of a model its experts by slot, device after device; none of a layer without experts.
+
+        Args:
+            num_devices: of an expert-parallel group of the model's plan, its ep.
+
+        Raises SpecError where experts are not divided or have copies, and for other layers, experts or devices.
+        """
+        kinds = {
+            number: block.experts for number, block in enumerate(model.layers) if block.experts is not None
+        }
+        if not kinds or num_devices == 1:
+            raise SpecError(
+                f"a placement of experts for {model.name} "
+                + ("with ep 1: every device has all of them" if kinds else "which has none"),
+                allowed="a plan that divides experts among devices",
+                next="plan with ep of 2 or more (--fix ep=2), or leave the placement out",
+            )
+        if self.has_copies:
+            raise SpecError(
+                f"{self.experts.shape[1] - self.num_experts} copies of experts of every layer",
+                allowed="a placement without copies, each expert on one device",
+                next="place without copies: `meshwright place` by ex_flow, moe_tuner or round_robin",
+            )
+        needed, found = {kind.num_experts for kind in kinds.values()}, (self.layers, {self.num_experts})
+        if found != (tuple(kinds), needed) or self.num_devices != num_devices:
+            raise SpecError(
+                f"a placement of {self.num_experts} experts of {len(self.layers)} layers on {self.num_devices} devices",
+                allowed=f"of {' or '.join(map(str, sorted(needed)))} experts of the {len(kinds)} layers of {model.name} that "
+                f"have some, on {num_devices} devices (ep)",
+                next="record its routing (train --record-routing) and `meshwright place` it on so many devices",
+            )
+        rows = dict(zip(self.layers, self.experts.tolist(), strict=True))
+        return tuple(tuple(rows.get(number, ())) for number in range(model.num_layers))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON."""

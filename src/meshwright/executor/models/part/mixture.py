@@ -55,16 +55,21 @@ class MixtureOfExperts(nn.Module):
     With `parallel` a device has some experts, of each its part of the inner units (`TensorShard.experts`), and all of the
     router. Results are then parts of a sum, so what multiplies them, gates and router, has on every device a part of its
     gradient. Where other devices share experts than share the matrices of attention, rows come from them: `forward` is then
-    cut where they are sent.
+    cut where they are sent. Which experts of a layer are here is the shard's to say: router, gates, losses and what is
+    recorded have experts' own numbers, only rows and matrices are by slot.
     """
 
-    def __init__(self, model: ModelSpec, experts: Experts, parallel: TensorParallel | None = None) -> None:
+    def __init__(
+        self, model: ModelSpec, layer: int, experts: Experts, parallel: TensorParallel | None = None
+    ) -> None:
         super().__init__()
         hidden, degree = model.hidden_size, 1 if parallel is None else parallel.team.degree
         shard = ExpertShard() if parallel is None else parallel.shard.experts
         inner = experts.intermediate_size // shard.inner_degree
         num_here, shared = experts.num_experts // shard.degree, experts.shared_intermediate_size // degree
         self.experts, self.parallel = experts, parallel
+        self.sent_places = shard.sent_places(layer, experts.num_experts)
+        self._places_X: dict[torch.device, Tensor] = {}
         self.losses: RouterLoss | None = None
         self.capacity: RouterCapacity | None = None
         self.routing = experts.routing_in(model.architecture)
@@ -104,8 +109,8 @@ class MixtureOfExperts(nn.Module):
         return combine(self.through_experts(tokens_NE, counts_X), gates_TK, order_N)
 
     def dispatched(self, hidden_TE: Tensor, num_copies: float = 1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rows [N, E] of tokens sorted by expert (`ExpertShard.sent_order`), of all experts; gates [T, K], the rows' order
-        [N], rows of each [X].
+        """Rows [N, E] of tokens sorted by expert (`ExpertShard.sent_places`), of all experts; gates [T, K], the rows' order
+        [N], rows of each [X], in that order.
         ``num_copies``: devices that have these tokens."""
         experts, routing = self.experts, self.routing
         logits_TX = linear(hidden_TE, self.router.weight, self.router.bias)
@@ -120,9 +125,19 @@ class MixtureOfExperts(nn.Module):
         kept_TK = None
         if self.capacity is not None:
             kept_TK = self.capacity.kept(gates_TK, experts_TK, experts.num_experts, num_copies)
-        sent_TK = self.shard.sent_order(experts_TK, experts.num_experts)
-        tokens_NE, order_N, counts_X = dispatch(hidden_TE, sent_TK, experts.num_experts, kept_TK)
+        tokens_NE, order_N, counts_X = dispatch(
+            hidden_TE, self._sent(experts_TK), experts.num_experts, kept_TK
+        )
         return tokens_NE, gates_TK, order_N, counts_X
+
+    def _sent(self, experts_TK: Tensor) -> Tensor:
+        """Numbers by which rows for these experts are sorted."""
+        if self.sent_places is None:
+            return experts_TK
+        device = experts_TK.device
+        if device not in self._places_X:
+            self._places_X[device] = torch.tensor(self.sent_places, device=device)
+        return self._places_X[device][experts_TK]
 
     def through_experts(self, tokens_NE: Tensor, counts: Tensor) -> Tensor:
         """Rows of the experts here, [N, E] -> [N, E]; `counts` as of `expert_mlp`."""

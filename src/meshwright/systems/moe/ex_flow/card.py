@@ -9,9 +9,10 @@ Idea:       A trained router is affine: M[a, b] tokens of expert a in one layer 
             token attends where its expert was, and is sent once a layer instead of twice.
 Kind:       placement
 Use:        meshwright place ROUTING --devices 4 --nodes 2 --by ex_flow -o placed.experts.json; ROUTING is what `train
-            --record-routing` kept of your model, or a trace of Megatron-LM or ExFlow
+            --record-routing` kept of your model, or a trace of Megatron-LM or ExFlow; then `train PLAN --expert-placement
+            placed.experts.json`
 Simulated:  moves that leave a device or node, by counts of a trace, on tokens that it was not fitted to
-Executed:   no: the placement is a file, and one all-to-all with contexts everywhere is not built
+Executed:   the placement, by train --expert-placement; not one all-to-all with contexts everywhere
 Differs:    1. Alternating assignment (all layers but one held, that one a linear assignment, 32 starts) instead of Gurobi on
             variables of every token: counts suffice, and its linear relaxation is zero, so solvers prove little. The program
             of counts is the option `program_s` (HiGHS); `exact` is the optimum by dynamic programming over the placements

@@ -8,10 +8,10 @@ Idea:       Of profiled loads P[e, l] and moves R[e1, e2, l], first, layer by la
             devices cost least.
 Kind:       placement
 Use:        meshwright place ROUTING --devices 4 --by moe_tuner -o placed.experts.json; ROUTING is what `train
-            --record-routing` kept of your model; then meshwright simulate PLAN --routing ROUTING --expert-placement
+            --record-routing` kept of your model; then simulate PLAN --routing ROUTING, or train PLAN, with --expert-placement
             placed.experts.json
 Simulated:  the step with the load of the busiest device, as a trace has it on documents that were not fitted to
-Executed:   no: the placement is a file that simulate reads; training with permuted experts is not built
+Executed:   by training with the placement: gradients equal one process, rows that cross devices are counted
 Differs:    1. Clusters have as many experts each (the paper: one at least, and as many over all layers together).
             2. The second program makes the sum of moves small, not the largest of all pairs; by default alternating
             assignment finds it, `program_s` gives it to HiGHS (the paper: Gurobi, tolerance 0.025). Nodes first, then
