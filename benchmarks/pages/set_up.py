@@ -113,6 +113,15 @@ def job(folder: Path) -> None:
     _log(folder / "train.log", 3.7, 64)
 
 
+def experts(folder: Path) -> None:
+    """A plan that divides the eight experts of a small model between two processes."""
+    model = ModelSpec.decoder(2, 64, 4, vocabulary_size=256, max_sequence_length=32)
+    model = model.changed(
+        architecture="mixtral", num_experts=8, num_experts_per_token=2, expert_intermediate_size=64
+    )
+    Plan.of(model, Cluster("2xcpu"), Workload(8, 32), dp=2, ep=2).save(folder / "experts.toml")
+
+
 def runs(folder: Path) -> None:
     """Plans of one job, and logs of a stack on which products and messages take longer than anybody's."""
     where, model = Cluster("4x8xH100"), load_model("llama-3.1-8b")
