@@ -59,6 +59,7 @@ CASES = [
     planned("folded qwen moe", 0.1, dp=4, etp=2, ep=2, sharding="zero1"),
     planned("folded mixtral", 0.1, dp=4, ep=4, ep_near=2),
     planned("folded deepseek", 0.1, pp=2, dp=2, ep=2, schedule="zb_h1"),
+    planned("folded mixtral", 0.1, dp=4, ep=4, ep_near=2, dispatch="once"),
     planned("qwen moe of 4", 0.1, dp=2, tp=2, ep=4, sequence_parallel=True, sharding="zero1"),
     planned("folded mixtral", 0.1, tp=2, cp=2, etp=1, ep=2, context="all_gather", recompute="selective"),
     planned("gpt oss", 0.1, dp=2, ep=2, sharding="zero1"),  # biases of experts

@@ -25,8 +25,6 @@ def check_plan(plan: Plan) -> None:
         missing.append(f"tp={plan.tp} with {num_tokens} tokens of a sequence on a device")
     if plan.model.num_experts and folds_experts(plan) and plan.model.has_ladder_residual:
         missing.append(f"etp={plan.expert_tp}, ep={plan.ep} with a ladder residual")
-    if plan.ep > 1 and plan.dispatch != Plan.dispatch:
-        missing.append(f"dispatch={plan.dispatch}")
     missing += _missing_with_vocabulary(plan)
     missing += _missing_with_edges(plan)
     missing += _missing_with_sinks(plan)

@@ -79,6 +79,8 @@ CASES = [
     (planned("deepseek", dp=2, ep=2, sharding="zero3", split_backward=True), PROBABILITY),
     (planned("folded mixtral", dp=4, ep=2, etp=2, sharding="zero2"), POSITION),
     (planned("folded mixtral", dp=4, ep=4, ep_near=2), PROBABILITY),
+    (planned("folded mixtral", dp=4, ep=4, ep_near=2, dispatch="once"), PROBABILITY),
+    (planned("qwen moe", dp=2, ep=2, dispatch="once"), POSITION),
     (planned("qwen moe", tp=2, sequence_parallel=True), POSITION),
     (planned("folded deepseek", tp=2, dp=2, etp=2, ep=2), POSITION),
 ]

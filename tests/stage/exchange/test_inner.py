@@ -8,8 +8,11 @@ import pytest
 from tests.lowering.plans import DENSE, EXPERTS, SEQUENCE, inner_of, lowered, plan, work_of
 from tests.specs.configs import DEEPSEEK_V2
 
+from meshwright.lowering.segment.segmented import inner_degrees
 from meshwright.specs import ModelSpec, model_from_config
+from meshwright.stage.chain.segment_work import between_bytes
 from meshwright.stage.exchange.inner import LOSS_ELEMENT_BYTES, LOSS_EXCHANGES
+from meshwright.stage.operator.expert import INDEX_BYTES
 
 B = 3  # sequences of a microbatch
 TENSOR, CONTEXT, EXPERT, VOCABULARY = (
@@ -205,6 +208,30 @@ def test_tokens_sent_once_a_device_say_so_in_their_exchange():
     each, once = (program_of(EXPERTS, **choices, dispatch=how) for how in ("copies", "once"))
     sizes = {size for _, size in inner_of(work_of(each, "F", 1), EXPERT)}
     assert inner_of(work_of(once, "F", 1), EXPERT) == {("all_to_all.once2", size): 2 for size in sizes}
+
+
+def test_a_node_forwards_a_token_to_each_of_its_devices_that_has_any_expert():
+    """Across nodes as many rows as nodes have any expert of a token; within them as many as devices have: in the mean
+    4 (1 - (3 / 4)^2) of four devices, where an exchange between two alone says 2 (1 - (1 / 2)^2) = 1.5 of two copies."""
+    choices = {"pp": 2, "dp": 4, "ep": 4}
+    flat, levels = (program_of(EXPERTS, **choices, dispatch="once", ep_near=near) for near in (1, 2))
+    (size,) = {size for _, size in inner_of(work_of(flat, "F", 1), EXPERT)}
+    near, far = sorted((size for _, size in inner_of(work_of(levels, "F", 1), EXPERT)), reverse=True)
+    assert far == size
+    assert near == pytest.approx(size * 4 * (1 - 0.75**2) / 1.5)
+
+
+@pytest.mark.parametrize(("near", "first", "last"), [(1, 1.75, 1.75), (2, 1.5, 1.75)])
+def test_rows_sent_once_are_as_large_as_what_is_sent(near, first, last):
+    """Of two copies a token: expected rows of each level, gates behind the hidden units of those that go, none of those that
+    come back, and two numbers of experts beside them."""
+    chosen = plan(EXPERTS, pp=2, dp=4, ep=4, dispatch="once", ep_near=near)
+    found, bf16, hidden = between_bytes(chosen, inner_degrees(chosen)), 2, EXPERTS.hidden_size
+    assert found["dispatched"] == pytest.approx(first * (hidden + 2) * bf16)
+    assert found["received"] == pytest.approx(last * (hidden + 2) * bf16)
+    assert found["results"] == pytest.approx(last * hidden * bf16)
+    assert found["returned"] == pytest.approx(first * hidden * bf16)
+    assert found["choices"] == pytest.approx(first * 2 * INDEX_BYTES)
 
 
 def test_tokens_may_travel_beside_products_of_experts():

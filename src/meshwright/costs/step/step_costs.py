@@ -17,6 +17,7 @@ from meshwright.specs.error import SpecError
 from meshwright.specs.operator import Operator
 from meshwright.specs.plan.prediction import Basis, weakest
 from meshwright.specs.plan.software import SoftwareClass
+from meshwright.stage.exchange.once import sent_share
 
 # A cast to float8 reads 16 bits, writes the matrix and its transpose for the weight gradient, and reads 16 bits once
 # more for the largest element (Transformer Engine, current scaling).
@@ -265,12 +266,10 @@ def _num_chosen(exchange: Exchange) -> int:
 
 
 def _sent_share(exchange: Exchange, num_devices: int) -> float:
-    """Of a token's k copies, one for each of its experts, the part that is sent: all, or one to each of n devices that has
-    any, n (1 - (1 - 1 / n)^k) where all are as likely (deepseek-ai/DeepEP, `is_token_in_rank`)."""
+    """Of a token's k copies, one for each of its experts, the part that is sent: all, or one to each of n devices."""
     if not exchange.algorithm.startswith(ROUTED_ONCE):
         return 1.0
-    chosen = _num_chosen(exchange)
-    return num_devices * (1 - (1 - 1 / num_devices) ** chosen) / chosen
+    return sent_share(num_devices, _num_chosen(exchange))
 
 
 def _given_dtype(operator: Operator, dtype: str) -> str:

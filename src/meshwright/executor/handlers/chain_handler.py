@@ -109,8 +109,10 @@ HANDLERS: Handlers = {
     "ALL_REDUCE": all_reduce,
     "MAXIMUM": maximum,
     "ROUTE": exchange_rows,
+    "CHOICES": exchange_rows,
     "COUNTS": exchange_counts,
     "GATHER_COUNTS": gather_counts,
     "GATHER_ROWS": gather_rows,
+    "GATHER_CHOICES": gather_rows,
     "SCATTER_ROWS": scatter_rows,
 }

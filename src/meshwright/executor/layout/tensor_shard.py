@@ -53,8 +53,9 @@ class ExpertShard:
     """Device ``number`` of the ``degree`` among which the experts of a layer are divided; of each it has part
     ``inner_number`` of ``inner_degree`` equal ones of its inner units. It looks for the experts of part ``token_number`` of
     ``token_degree`` of the tokens that all devices of its tensor-parallel group have. Its rows are exchanged among
-    ``near_degree`` neighbours first (1: all at once). ``slots``: of every layer of the model its experts by slot, device
-    after device (`ExpertPlacement.slots_in`); empty: by their numbers."""
+    ``near_degree`` neighbours first (1: all at once), or where ``sends_once`` last: a token then has one row for each group.
+    ``slots``: of every layer of the model its experts by slot, device after device (`ExpertPlacement.slots_in`); empty: by
+    their numbers."""
 
     degree: int = 1
     number: int = 0
@@ -63,18 +64,20 @@ class ExpertShard:
     token_degree: int = 1
     token_number: int = 0
     near_degree: int = 1
+    sends_once: bool = False
     slots: tuple[tuple[int, ...], ...] = ()
 
     def sent_places(self, layer: int, num_experts: int) -> tuple[int, ...] | None:
         """Of every expert of a layer the number by which rows for it are sorted: by its slot, and where ``near_degree``
         neighbours collect rows for each other, by which of these its device is like, then by its group of them. None: by the
         expert's own number."""
-        if self.near_degree == 1 and not self.slots:
+        near_degree = 1 if self.sends_once else self.near_degree
+        if near_degree == 1 and not self.slots:
             return None
-        each, num_far = num_experts // self.degree, self.degree // self.near_degree
+        each, num_far = num_experts // self.degree, self.degree // near_degree
         places = [0] * num_experts
         for slot, expert in enumerate(self.by_slot(layer, num_experts)):
-            far, near = divmod(slot // each, self.near_degree)
+            far, near = divmod(slot // each, near_degree)
             places[expert] = (near * num_far + far) * each + slot % each
         return tuple(places)
 

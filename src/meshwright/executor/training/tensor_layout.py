@@ -13,7 +13,7 @@ from meshwright.executor.state.group_state import Formats
 from meshwright.executor.team.rank_team import RankTeam
 from meshwright.ir.program import Program
 from meshwright.lowering.sharding.canonical import CANONICAL
-from meshwright.specs.plan.plan import Plan, Recompute
+from meshwright.specs.plan.plan import Dispatch, Plan, Recompute
 from meshwright.specs.plan.token_part import PartsOf, shares_of
 from meshwright.specs.sequence.context_parallel import Context, ContextParallel, TokenLayout
 from meshwright.specs.sequence.sequence_part import SequencePart, SequenceRun
@@ -52,7 +52,7 @@ class TensorLayout:
     ``sequence_parallel``: the residual stream is divided by tokens along tp. ``reduction_dtype``, ``master_dtype``: empty:
     the job's dtype. ``is_canonical``: gradients are added in one order whatever the layout.
     ``mesh``: the axes of a stage's ranks, and what attention and experts make of each (`stage.mesh`);
-    ``ep_near`` as of a plan.
+    ``ep_near`` and ``dispatch`` as of a plan.
     ``recompute``: what runs again in the backward, by segments, as of a plan. ``fetches_again``: what sequence
     parallelism gathers for a product is gathered again for its backward, not kept.
     ``part_shares``: of the parts of a microbatch that go through a stage one beside the other; of its samples, or as
@@ -75,6 +75,7 @@ class TensorLayout:
     ulysses: int = 1
     mesh: Axes = ()
     ep_near: int = 1
+    dispatch: Dispatch = "copies"
     recompute: Recompute = "none"
     fetches_again: bool = True
     part_shares: tuple[int, ...] = (1,)
@@ -104,6 +105,7 @@ class TensorLayout:
             ulysses=plan.ulysses,
             mesh=mesh_axes(plan),
             ep_near=plan.ep_near,
+            dispatch=plan.dispatch,
             recompute=recomputed_in_segments(plan),
             fetches_again=plan.gathered == "again",
             part_shares=shares_of(plan.token_parts),
@@ -115,7 +117,7 @@ class TensorLayout:
         """How many devices share a microbatch inside a stage."""
         return InnerDegrees(
             self.tp, self.sequence_parallel, self.fetches_again, cp=self.cp, context=self.context,
-            ulysses=self.ulysses, mesh=self.mesh, ep_near=self.ep_near, recompute=self.recompute,
+            ulysses=self.ulysses, mesh=self.mesh, ep_near=self.ep_near, dispatch=self.dispatch, recompute=self.recompute,
             num_parts=len(self.part_shares), has_chunks=self.has_chunks,
         )  # fmt: skip
 
@@ -161,7 +163,8 @@ class TensorLayout:
         token_degree, token_number = place(inner.own_axes)
         near_degree, _ = place(inner.near_axes)
         return ExpertShard(
-            degree, number, inner_degree, inner_number, token_degree, token_number, near_degree, self.expert_slots,
+            degree, number, inner_degree, inner_number, token_degree, token_number, near_degree,
+            inner.sends_once, self.expert_slots,
         )  # fmt: skip
 
     @property

@@ -49,12 +49,19 @@ ROWS = {
     "maximum": ("MAXIMUM", "all_reduce"),
     "all_to_all": ("ALL_TO_ALL", "all_to_all"),
     "routed": ("ROUTE", "all_to_all"),
+    "choices": ("CHOICES", "all_to_all"),
     "counts": ("COUNTS", "all_to_all"),
     "gather_rows": ("GATHER_ROWS", "all_gather"),
+    "gather_choices": ("GATHER_CHOICES", "all_gather"),
     "scatter_rows": ("SCATTER_ROWS", "reduce_scatter"),
     "gather_counts": ("GATHER_COUNTS", "all_gather"),
 }
-GATHERS = ("ALL_GATHER", "GATHER_ROWS", "GATHER_COUNTS")  # their bytes are those of what they deliver
+GATHERS = (
+    "ALL_GATHER",
+    "GATHER_ROWS",
+    "GATHER_CHOICES",
+    "GATHER_COUNTS",
+)  # their bytes are those of what they deliver
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,8 @@ def inner_degrees(plan: Plan) -> InnerDegrees:
     is_divided = plan.sequence_parallel and plan.tp > 1
     return InnerDegrees(
         plan.tp, is_divided, plan.gathered == "again", cp=plan.cp, context=plan.context,
-        ulysses=plan.ulysses, mesh=mesh_axes(plan), ep_near=plan.ep_near, recompute=recomputed_in_segments(plan),
+        ulysses=plan.ulysses, mesh=mesh_axes(plan), ep_near=plan.ep_near, dispatch=plan.dispatch,
+        recompute=recomputed_in_segments(plan),
         num_parts=len(plan.parts), has_chunks=plan.has_chunks,
     )  # fmt: skip
 

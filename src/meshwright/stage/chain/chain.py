@@ -41,24 +41,30 @@ TRANSPOSES: Mapping[str, str] = {
     "maximum": "",  # of numbers without gradient
     "counts": "",
     "gather_counts": "",
+    "choices": "",  # numbers of experts beside rows, as many as these
+    "gather_choices": "",
 }
 # Forward algorithm -> how what it reads lies along its axes, and what it delivers; of what is split each exchange says the
 # dimension.
 LAYOUTS: Mapping[str, tuple[str, str]] = {
     **{name: MAPS[name][0] for name in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")},
     "enter": MAPS[ENTER][0],
-    **dict.fromkeys(("routed", "counts"), MAPS["all_to_all"][0]),
+    **dict.fromkeys(("routed", "counts", "choices"), MAPS["all_to_all"][0]),
     "collect": (SPLIT, COPIED),
     "share": (COPIED, SPLIT),
     "maximum": MAPS["all_reduce"][0],
-    **dict.fromkeys(("gather_rows", "gather_counts"), MAPS["all_gather"][0]),
+    **dict.fromkeys(("gather_rows", "gather_counts", "gather_choices"), MAPS["all_gather"][0]),
     "scatter_rows": MAPS["reduce_scatter"][0],
 }
 GRADIENT = "_gradient"  # behind the name of a value: its gradient; AGAIN: it, fetched once more
 ALIASES = ("enter", "share")  # nothing is sent forward: what it delivers is what it reads
 # Values that no gradient goes through.
 WITHOUT_GRADIENT = frozenset(
-    ("maximum", "largest", "order", "counts", "arrived", "all_counts", "near_counts", "far_counts")
+    (
+        *("maximum", "largest", "order", "near_order"),
+        *("counts", "arrived", "all_counts", "near_counts", "far_counts"),
+        *("choices", "received_choices", "all_choices", "near_choices", "far_choices"),
+    )
 )
 
 

@@ -41,6 +41,7 @@ from meshwright.stage.chain.step_layout import (
     EXPERTS_OF_OWN_ROWS,
     EXPERTS_OF_OWN_TOKENS,
     EXPERTS_OF_ROWS,
+    FORWARDED_ROWS,
     HEADS_OF_GROUP,
     LAYOUTS_ALONG,
     Steps,
@@ -97,6 +98,7 @@ def _layouts_along(model: ModelSpec, degrees: InnerDegrees) -> Mapping[str, Step
             (own, EXPERTS_OF_OWN_TOKENS),
             (axis.experts == EXPERT, EXPERTS_OF_OWN_ROWS if own else EXPERTS_OF_ROWS),
             (axis.name in degrees.near_axes, COLLECTED_ROWS),
+            (axis.name in degrees.far_axes, FORWARDED_ROWS),
             (model.has_parallel_branches and axis.attention == TENSOR, BRANCHES),
         )
         more = (steps for is_so, steps in cases if is_so)

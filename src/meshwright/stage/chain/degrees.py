@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from meshwright.ir.layout import COPIED
 from meshwright.ir.table import Hop
-from meshwright.specs.plan.plan import Plan, Recompute
+from meshwright.specs.plan.plan import Dispatch, Plan, Recompute
 from meshwright.specs.sequence.context_parallel import Context, ContextParallel
 from meshwright.stage.chain.chain import BY_TOKENS
 from meshwright.stage.mesh import (
@@ -33,8 +33,8 @@ class InnerDegrees:
     `sequence_parallel`: the residual stream is divided by tokens along tp. `fetches_again`: what is gathered for a product is
     not kept for its backward. ``context``: how cp devices share the tokens of a sequence; ``ulysses``: how many neighbours
     among them exchange heads inside a ring. ``mesh``: the axes of a stage's devices (`stage.mesh`), with what experts make of
-    them; empty: experts are divided as attention is; ``ep_near`` as of a plan. ``recompute``: what is recomputed by
-    segments, as of a plan.
+    them; empty: experts are divided as attention is; ``ep_near`` and ``dispatch`` as of a plan. ``recompute``: what is
+    recomputed by segments, as of a plan.
     ``num_parts``: into so many parts a microbatch is cut; ``has_chunks``: along its sequences.
     """
 
@@ -46,6 +46,7 @@ class InnerDegrees:
     ulysses: int = 1
     mesh: Axes = ()
     ep_near: int = 1
+    dispatch: Dispatch = "copies"
     recompute: Recompute = "none"
     num_parts: int = 1
     has_chunks: bool = False
@@ -68,13 +69,27 @@ class InnerDegrees:
 
     @property
     def routed_axes(self) -> tuple[tuple[str, ...], ...]:
-        """Of every exchange by which they go there: one, or two, among neighbours first."""
-        return levels(self.axes, self.ep_near)
+        """Of every exchange by which they go there: one, or two, among neighbours first; what is sent once among these last,
+        so that it crosses to them once."""
+        found = levels(self.axes, self.ep_near)
+        return found[::-1] if self.sends_once else found
+
+    @property
+    def sends_once(self) -> bool:
+        """Does a token go once to each device that has any of its experts, or to each group of neighbours?"""
+        return self.dispatch == "once" and bool(self.expert_axes)
 
     @property
     def near_axes(self) -> tuple[str, ...]:
-        """Those of neighbours that collect rows for each other; none where rows go all at once."""
-        return self.routed_axes[0] if len(self.routed_axes) > 1 else ()
+        """Those of neighbours that collect rows for each other, or forward them; none where rows go all at once."""
+        found = levels(self.axes, self.ep_near)
+        return found[0] if len(found) > 1 else ()
+
+    @property
+    def far_axes(self) -> tuple[str, ...]:
+        """Those of the groups of such neighbours."""
+        found = levels(self.axes, self.ep_near)
+        return found[1] if len(found) > 1 else ()
 
     @property
     def copied_axes(self) -> tuple[str, ...]:

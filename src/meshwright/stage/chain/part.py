@@ -3,7 +3,8 @@
 Of a block whose experts are divided, rows of tokens go to the devices that have their experts, and come back (Lepikhin et
 al. 2020, arXiv 2006.16668); none is dropped, so how many there are is exchanged first. What a step of experts reads and
 writes: `dispatched` rows sorted by expert, with the `order` of their tokens, `gates`, and `counts` of every expert's rows;
-`received` rows, `arrived` of them from every device; `results` of these, which are `returned`.
+`received` rows, `arrived` of them from every device; `results` of these, which are `returned`. What is sent once for all
+experts of a device has the `choices` of its tokens that are there beside it, and their gates in it (`_sent_once`).
 """
 
 from __future__ import annotations
@@ -123,19 +124,21 @@ def mixture(
     stream. What every token goes through is computed while rows are on their way."""
     is_own = degrees.sequence_parallel  # then a device has the whole sum of its tokens
     entered = "normed" if is_own and not has_shared else (yield from entering(degrees, is_kept=True))
-    made = ("dispatched", "gates", "order", "counts")
+    made = ("dispatched", "choices" if degrees.sends_once else "gates", "order", "counts")
     yield ChainStep("router", block, ("normed" if is_own else entered,), made)
-    rows, counts = yield from _sent_rows(block, degrees)
+    sent = _sent_once(block, degrees) if degrees.sends_once else _sent_rows(block, degrees)
+    rows, beside = yield from sent
     if has_shared:
         yield ChainStep("shared_experts", block, (entered,), ("partial",))
     shared = ("partial",) if has_shared else ()
     if is_own and has_shared:
         left = yield from leaving(degrees)
         shared = (left,)
-    yield ChainStep("experts", block, (rows, counts), ("results",))
-    results = yield from _returned_rows(block, degrees)
-    result = "combined" if is_own else "partial"
-    yield ChainStep("combine", block, (results, "gates", "order", *shared), (result,))
+    yield ChainStep("experts", block, (rows, beside), ("results",))
+    returned = _returned_once(block, degrees) if degrees.sends_once else _returned_rows(block, degrees)
+    results = yield from returned
+    result, gates = "combined" if is_own else "partial", () if degrees.sends_once else ("gates",)
+    yield ChainStep("combine", block, (results, *gates, "order", *shared), (result,))
     return result if is_own else (yield from leaving(degrees))
 
 
@@ -180,6 +183,51 @@ def _returned_rows(block: int, degrees: InnerDegrees) -> Generator[ChainStep | M
             results = "near_results"
             yield ChainStep("spread", block, (came, "near_counts"), (results,))
     return results
+
+
+def _sent_once(block: int, degrees: InnerDegrees) -> Generator[ChainStep | Moved, None, tuple[str, str]]:
+    """Rows once to each device that has any of their experts, or to each group of neighbours, which forward them; then to all
+    that share these. The names of what experts read, and of which choices of each row are there."""
+    there, near = (BY_TOKENS, BY_EXPERTS), degrees.near_axes
+    rows, choices, counts = "dispatched", "choices", "counts"
+    for axes in degrees.routed_axes:
+        is_far = bool(near) and axes != near
+        came, chosen, arrived = (
+            ("far_rows", "far_choices", "far_counts")
+            if is_far
+            else ("received", "received_choices", "arrived")
+        )
+        yield Moved("counts", axes, counts, arrived, split_by=there)
+        yield Moved("choices", axes, choices, chosen, sizes=(counts, arrived), split_by=there)
+        yield Moved("routed", axes, rows, came, sizes=(counts, arrived), split_by=there)
+        rows, choices, counts = came, chosen, arrived
+        if is_far:
+            rows, choices, counts = "near_rows", "near_choices", "near_counts"
+            yield ChainStep("forwarded", block, (came, chosen), (rows, choices, "near_order", counts))
+    if degrees.gathered_axes:
+        sizes = (counts, "all_counts")
+        yield Moved("gather_counts", degrees.gathered_axes, counts, "all_counts")
+        yield Moved("gather_choices", degrees.gathered_axes, choices, "all_choices", sizes=sizes)
+        yield Moved("gather_rows", degrees.gathered_axes, rows, "all_rows", sizes=sizes)
+        rows, choices = "all_rows", "all_choices"
+    return rows, choices
+
+
+def _returned_once(block: int, degrees: InnerDegrees) -> Generator[ChainStep | Moved, None, str]:
+    """Their sums back the same way, added up among neighbours before they cross; the name of what is combined."""
+    results, back, near = "results", (BY_EXPERTS, BY_TOKENS), degrees.near_axes
+    if degrees.gathered_axes:
+        sizes = ("all_counts", "arrived")
+        yield Moved("scatter_rows", degrees.gathered_axes, results, "own_results", sizes=sizes)
+        results = "own_results"
+    if near:
+        sizes = ("arrived", "near_counts")
+        yield Moved("routed", near, results, "near_results", sizes=sizes, split_by=back)
+        yield ChainStep("summed_rows", block, ("near_results", "near_order"), ("far_results",))
+        results = "far_results"
+    last = "far_counts" if near else "arrived"
+    yield Moved("routed", degrees.routed_axes[0], results, "returned", sizes=(last, "counts"), split_by=back)
+    return "returned"
 
 
 def entering(

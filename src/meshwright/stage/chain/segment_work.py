@@ -19,6 +19,7 @@ from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
 from meshwright.stage.chain.decoder import CORES, PARTS_OF_BLOCK
 from meshwright.stage.chain.degrees import InnerDegrees
 from meshwright.stage.chain.step_layout import BRANCHES
+from meshwright.stage.exchange.once import sent_share
 from meshwright.stage.mesh import sizes_of
 from meshwright.stage.operator.expert import INDEX_BYTES
 from meshwright.stage.operator.layer import MicrobatchShape
@@ -40,7 +41,15 @@ ATTENDS = "attention_core"
 Shapes = tuple[MicrobatchShape, tuple[MicrobatchShape, ...]]  # of tokens, and of what attention is to
 # Steps that are counted with another: a bias on a sum with the addition of its branch, where heads lie, and how they are
 # turned, and rows between two levels, with what made them.
-WITHIN_OTHERS = ("finished", "heads_of_group", "tokens_of_group", "collected", "spread")
+WITHIN_OTHERS = (
+    "finished",
+    "heads_of_group",
+    "tokens_of_group",
+    "collected",
+    "spread",
+    "forwarded",
+    "summed_rows",
+)
 # Rows on their way to experts and back, as many everywhere.
 SENT_ROWS = ("dispatched", "received", "near_rows", "far_rows", "far_results", "near_results")
 WIDE_BYTES = 4  # of a number of the loss, in float32
@@ -192,12 +201,41 @@ def _routed_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
         rows * shape.expert_load * plan.model.hidden_size * size,
         math.prod(sizes_of(degrees.axes, degrees.gathered_axes)),
     )
+    if degrees.sends_once:
+        return _once_bytes(plan, degrees, rows, found.num_experts_per_token)
     return {
         **dict.fromkeys((*SENT_ROWS, "own_results", "returned"), own),
         **dict.fromkeys(("all_rows", "results"), own * num_gathered), "all_counts": counts * num_gathered,
         "combined": float(plan.model.hidden_size * size) / plan.cp / plan.tp,
         "gates": rows * size, "order": rows * INDEX_BYTES,
         **dict.fromkeys(("counts", "arrived", "near_counts", "far_counts"), counts),
+    }  # fmt: skip
+
+
+def _once_bytes(plan: Plan, degrees: InnerDegrees, num_copies: float, num_chosen: int) -> Mapping[str, float]:
+    """Of rows that are sent once, which have their token's gates behind the hidden units, and the choices of it beside them;
+    ``num_copies``: rows for a token of the microbatch if each of its experts had its own."""
+    size, hidden = dtype_bytes(plan.dtype), plan.model.hidden_size
+    num_gathered = math.prod(sizes_of(degrees.axes, degrees.gathered_axes))
+    load = plan.workload.expert_load * num_copies
+    num_last = math.prod(sizes_of(degrees.axes, degrees.expert_axes))
+    last = load * sent_share(num_last, num_chosen)
+    num_first = math.prod(sizes_of(degrees.axes, degrees.far_axes)) if degrees.far_axes else num_last
+    first = load * sent_share(num_first, num_chosen)
+    wide, chosen = (hidden + num_chosen) * size, num_chosen * INDEX_BYTES
+    return {
+        **dict.fromkeys(("dispatched", "far_rows"), first * wide),
+        **dict.fromkeys(("near_rows", "received"), last * wide), "all_rows": last * wide * num_gathered,
+        **dict.fromkeys(("choices", "far_choices"), first * chosen),
+        **dict.fromkeys(("near_choices", "received_choices"), last * chosen), "all_choices": last * chosen * num_gathered,
+        "results": last * hidden * size * num_gathered,
+        **dict.fromkeys(("own_results", "near_results"), last * hidden * size),
+        **dict.fromkeys(("far_results", "returned"), first * hidden * size),
+        "combined": float(hidden * size) / plan.cp / plan.tp,
+        "order": num_copies * INDEX_BYTES, "near_order": first * chosen,
+        **dict.fromkeys(("counts", "far_counts"), num_first * INDEX_BYTES / plan.tokens_per_microbatch),
+        **dict.fromkeys(("near_counts", "arrived"), num_last * INDEX_BYTES / plan.tokens_per_microbatch),
+        "all_counts": num_last * INDEX_BYTES * num_gathered / plan.tokens_per_microbatch,
     }  # fmt: skip
 
 

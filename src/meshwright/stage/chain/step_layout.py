@@ -79,9 +79,10 @@ EXPERTS_OF_ALL_ROWS: Steps = {"experts": StepLayout(SHARED, PARTIAL)}
 # them; or it looks for those of its part of the tokens, and adds nothing for the others.
 EXPERTS_OF_COPIES: Steps = {
     "router": StepLayout(SHARED, SHARED),
-    "collected": StepLayout(SHARED, SHARED),
+    **dict.fromkeys(("collected", "forwarded"), StepLayout(SHARED, SHARED)),
     "experts": StepLayout(SHARED, PARTIAL),
     "spread": StepLayout({"far_results": PARTIAL, "near_counts": SHARED}, PARTIAL),
+    "summed_rows": StepLayout({"near_results": PARTIAL, "near_order": SHARED}, PARTIAL),
     "combine": StepLayout(
         {
             **dict.fromkeys(("results", "own_results", "returned"), PARTIAL),
@@ -99,11 +100,15 @@ COMBINED_PARTS = StepLayout(
 )
 EXPERTS_OF_OWN_TOKENS: Steps = {
     "router": StepLayout(SHARED, BY_TOKENS),
-    **dict.fromkeys(("collected", "experts", "spread"), StepLayout(BY_TOKENS, BY_TOKENS)),
+    **dict.fromkeys(
+        ("collected", "forwarded", "experts", "spread", "summed_rows"), StepLayout(BY_TOKENS, BY_TOKENS)
+    ),
     "combine": COMBINED_PARTS,
 }
 # Along axes of neighbours that collect rows for each other: these have gone there before.
 COLLECTED_ROWS: Steps = dict.fromkeys(("collected", "spread"), StepLayout(BY_EXPERTS, BY_EXPERTS))
+# Along axes of groups of neighbours, one of which gets a token once, and forwards it to the others.
+FORWARDED_ROWS: Steps = dict.fromkeys(("forwarded", "summed_rows"), StepLayout(BY_EXPERTS, BY_EXPERTS))
 EXPERTS_OF_OWN_ROWS: Steps = {**EXPERTS_OF_OWN_TOKENS, **EXPERTS_OF_ROWS}
 
 

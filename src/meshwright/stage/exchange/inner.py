@@ -23,6 +23,7 @@ from meshwright.ir.axis import FIRST_AXIS
 from meshwright.ir.table import IN_PARTS, ROUTED, ROUTED_ONCE, Exchange, Inner
 from meshwright.specs.model.layers import StageLayers, begins_decoder
 from meshwright.specs.plan.plan import Plan
+from meshwright.stage.exchange.once import sent_share
 from meshwright.stage.exchange.relay_exchange import (
     SUM_BYTES,
     SentRows,
@@ -199,7 +200,13 @@ def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inn
         sent = ROUTED if plan.dispatch == "copies" else ROUTED_ONCE
         algorithm = f"{sent}{experts.num_experts_per_token}"
         found += [
-            Inner(Exchange(axes, algorithm=algorithm), num_bytes, 2 * count, beside, "expert parallel")
+            Inner(
+                Exchange(axes, algorithm=algorithm),
+                num_bytes * _forwarded(plan, axes),
+                2 * count,
+                beside,
+                "expert parallel",
+            )
             for axes in routed_axes(plan)
         ]
     if gathered := gathered_axes(plan):
@@ -209,6 +216,16 @@ def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inn
             for kind in ("all_gather", "reduce_scatter")
         ]
     return found
+
+
+def _forwarded(plan: Plan, axes: tuple[str, ...]) -> float:
+    """Rows of one level over those of an exchange that sends once to each of its members: a node forwards a token to every
+    device there that has any of its experts, and other nodes send it such tokens as well."""
+    experts, levels = plan.model.experts, routed_axes(plan)
+    if plan.dispatch == "copies" or len(levels) == 1 or axes != levels[0] or experts is None:
+        return 1.0
+    chosen = experts.num_experts_per_token
+    return sent_share(plan.ep, chosen) / sent_share(num_members(plan, axes), chosen)
 
 
 def _vocabulary(plan: Plan, shape: MicrobatchShape) -> list[Inner]:

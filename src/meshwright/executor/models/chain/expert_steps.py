@@ -1,7 +1,7 @@
 """Steps of a block whose experts are on several devices: router, experts, what all tokens go through, the sum.
 
 Shapes: B samples, S tokens, s tokens of this device's part of the stream, E hidden size, T tokens of all samples, N rows of
-tokens for experts, K experts a token, P devices that sent rows, X experts of one of them.
+tokens for experts, K experts a token, P devices that sent rows, X experts of one of them, F hidden units and gates.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from meshwright.executor.models.chain.step_data import MicrobatchData, block_of
 from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.models.part.mixture import MixtureOfExperts
 from meshwright.executor.ops.expert.dispatch import by_expert, combine, inverse, reordered
+from meshwright.executor.ops.expert.once import returned_once
 from meshwright.stage.chain.chain import ChainStep
 
 
@@ -23,12 +24,15 @@ def _mixture(stage: DecoderStage, step: ChainStep) -> MixtureOfExperts:
 
 
 def router(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Tensor) -> tuple[Tensor, ...]:
-    """Rows of this device's tokens for all experts, with what puts their results together, and how many go to each."""
+    """Rows of this device's tokens for all experts, with what puts their results together, and how many go to each; or where
+    the step writes `choices`, once for all experts of a device."""
     mixture = _mixture(stage, step)
     hidden_TE = x_BsE.flatten(0, 1)
     own_TE = hidden_TE[mixture.own_tokens(len(hidden_TE))]
     degree = 1 if mixture.parallel is None else mixture.parallel.team.degree
     num_copies = degree * len(own_TE) / data.tokens_BS.numel()
+    if "choices" in step.writes:
+        return tuple(mixture.sent_once(own_TE, num_copies))
     tokens_NE, gates_TK, order_N, counts_X = mixture.dispatched(own_TE, num_copies)
     shard = mixture.shard
     num_members = shard.near_degree if shard.near_degree > 1 else shard.degree
@@ -52,6 +56,20 @@ def spread(
     return (reordered(results_NE, inverse(by_expert(counts_PGX.sum(2)))),)
 
 
+def forwarded(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, far_NF: Tensor, far_choices_NK: Tensor
+) -> tuple[Tensor, ...]:
+    """Of rows that came once to this group of neighbours, one for each neighbour that has any of their experts."""
+    return tuple(_mixture(stage, step).forwarded(far_NF, far_choices_NK))
+
+
+def summed_rows(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, near_results_NE: Tensor, near_order_TK: Tensor
+) -> tuple[Tensor, ...]:
+    """What neighbours made of each row that came once, added up before it goes back."""
+    return (returned_once(near_results_NE, near_order_TK),)
+
+
 def _of_groups(mixture: MixtureOfExperts, near_counts_PX: Tensor) -> Tensor:
     """Rows that neighbours sent, by sender, group of neighbours and expert of a device there: [P, G, X]."""
     num_groups = mixture.shard.degree // mixture.shard.near_degree
@@ -59,12 +77,15 @@ def _of_groups(mixture: MixtureOfExperts, near_counts_PX: Tensor) -> Tensor:
 
 
 def experts(
-    stage: DecoderStage, step: ChainStep, data: MicrobatchData, rows_NE: Tensor, counts_PX: Tensor
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, rows_NE: Tensor, beside: Tensor
 ) -> tuple[Tensor, ...]:
     """What came through the experts here, in the order in which it came; where an expert's matrices are divided, terms of the
-    results."""
+    results. `beside` the rows stand counts by device and expert, [P, X], or the choices of each, [N, K], that are here:
+    then what comes back is the sum over these."""
     mixture = _mixture(stage, step)
-    by_device_PX = counts_PX.reshape(-1, len(mixture.expert_down.weight))
+    if step.reads[1].endswith("choices"):
+        return (mixture.summed_here(rows_NE, beside),)
+    by_device_PX = beside.reshape(-1, len(mixture.expert_down.weight))
     return (mixture.through_experts(rows_NE, by_device_PX),)
 
 
@@ -82,13 +103,17 @@ def combine_rows(
     step: ChainStep,
     data: MicrobatchData,
     returned_NE: Tensor,
-    gates_TK: Tensor,
-    order_N: Tensor,
-    *shared_BsE: Tensor,
+    *others: Tensor,
 ) -> tuple[Tensor, ...]:
-    """The sum over every token's experts, and of the shared ones; zero for tokens that another device looks after."""
+    """The sum over every token's experts, by `gates` where these have not been summed where they are, in the `order` of the
+    rows; and of the shared ones. Zero for tokens that another device looks after."""
     mixture, (num_samples, length) = _mixture(stage, step), data.tokens_BS.shape
-    result_TE = combine(returned_NE, gates_TK, order_N)
+    if "gates" in step.reads:
+        gates_TK, order_N, *shared_BsE = others
+        result_TE = combine(returned_NE, gates_TK, order_N)
+    else:
+        order_TK, *shared_BsE = others
+        result_TE = returned_once(returned_NE, order_TK)
     own = mixture.own_tokens(num_samples * length)
     if mixture.shard.token_degree > 1:
         result_TE = pad(result_TE, (0, 0, own.start, num_samples * length - own.stop))

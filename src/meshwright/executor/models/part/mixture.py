@@ -16,6 +16,7 @@ from meshwright.executor.models.tensor_parallel import TensorParallel
 from meshwright.executor.ops.expert.capacity import RouterCapacity
 from meshwright.executor.ops.expert.dispatch import combine, dispatch
 from meshwright.executor.ops.expert.expert_mlp import ExpertBiases, expert_mlp
+from meshwright.executor.ops.expert.once import NOT_THERE, RowsOnce, sent_once
 from meshwright.executor.ops.expert.router_loss import RouterLoss
 from meshwright.executor.ops.expert.routing import gates_of
 from meshwright.executor.ops.gated_silu import gated_silu
@@ -112,6 +113,13 @@ class MixtureOfExperts(nn.Module):
         """Rows [N, E] of tokens sorted by expert (`ExpertShard.sent_places`), of all experts; gates [T, K], the rows' order
         [N], rows of each [X], in that order.
         ``num_copies``: devices that have these tokens."""
+        gates_TK, experts_TK, kept_TK = self.chosen(hidden_TE, num_copies)
+        num_experts = self.experts.num_experts
+        tokens_NE, order_N, counts_X = dispatch(hidden_TE, self._sent(experts_TK), num_experts, kept_TK)
+        return tokens_NE, gates_TK, order_N, counts_X
+
+    def chosen(self, hidden_TE: Tensor, num_copies: float = 1) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Gates and experts of every token, [T, K], and which of its choices are kept (None: all)."""
         experts, routing = self.experts, self.routing
         logits_TX = linear(hidden_TE, self.router.weight, self.router.bias)
         gates_TK, experts_TK = gates_of(
@@ -125,10 +133,31 @@ class MixtureOfExperts(nn.Module):
         kept_TK = None
         if self.capacity is not None:
             kept_TK = self.capacity.kept(gates_TK, experts_TK, experts.num_experts, num_copies)
-        tokens_NE, order_N, counts_X = dispatch(
-            hidden_TE, self._sent(experts_TK), experts.num_experts, kept_TK
+        return gates_TK, experts_TK, kept_TK
+
+    def sent_once(self, hidden_TE: Tensor, num_copies: float = 1) -> RowsOnce:
+        """Every token once for each device, or where they are sent in two levels each group of neighbours, that has any of
+        its experts; as of `dispatched`."""
+        gates_TK, experts_TK, kept_TK = self.chosen(hidden_TE, num_copies)
+        choices_TK = self._sent(experts_TK)
+        choices_TK = choices_TK if kept_TK is None else choices_TK.masked_fill(~kept_TK, NOT_THERE)
+        wide_TF = torch.cat((hidden_TE, gates_TK), 1)
+        num_targets = (
+            self.shard.degree // self.shard.near_degree if self.shard.near_degree > 1 else self.shard.degree
         )
-        return tokens_NE, gates_TK, order_N, counts_X
+        return sent_once(wide_TF, choices_TK, num_targets, self.experts.num_experts // num_targets)
+
+    def forwarded(self, wide_NF: Tensor, choices_NK: Tensor) -> RowsOnce:
+        """What came to this group of neighbours, to those of them that have its experts."""
+        return sent_once(wide_NF, choices_NK, self.shard.near_degree, len(self.expert_down.weight))
+
+    def summed_here(self, wide_NF: Tensor, choices_NK: Tensor) -> Tensor:
+        """Of rows that came once, with gates and experts here, the sums of gate times result: [N, E]."""
+        num_chosen = choices_NK.shape[1]
+        hidden_NE, gates_NK = wide_NF[:, :-num_chosen], wide_NF[:, -num_chosen:]
+        num_here = len(self.expert_down.weight)
+        rows_ME, order_M, counts_X = dispatch(hidden_NE, choices_NK, num_here, choices_NK != NOT_THERE)
+        return combine(self.through_experts(rows_ME, counts_X), gates_NK, order_M)
 
     def _sent(self, experts_TK: Tensor) -> Tensor:
         """Numbers by which rows for these experts are sorted."""
