@@ -1,4 +1,6 @@
-"""ExFlow's placement: experts that follow each other stand on one device, nodes first, then the devices of each."""
+"""ExFlow's placement: experts that follow each other stand on one device, nodes first, then the devices of each.
+
+And what a layer sends with tokens that come home behind their expert, or stay where it is."""
 
 from __future__ import annotations
 
@@ -56,3 +58,16 @@ class ExFlow:
         if self.program_s > 0:
             return solved(objective.moves, objective.num_devices, self.program_s).devices
         return alternating(objective, self.restarts, self.seed)
+
+
+def sent_numbers(hidden: int, context: int, num_devices: int, moved: float, all_to_alls: int) -> float:
+    """Numbers that a token sends in a layer of a decoding step, one expert a token.
+
+    Args:
+        hidden: of the token.
+        context: of its keys and values, 2 D of one head of D.
+        moved: share of tokens whose expert is on another device: than home with two all-to-alls, (G - 1) / G by chance; with
+            one than their last expert.
+        all_to_alls: 2 (there and home), or 1, and keys and values to all other devices.
+    """
+    return all_to_alls * moved * hidden + (num_devices - 1) * context * (all_to_alls == 1)
