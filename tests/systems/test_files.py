@@ -39,9 +39,12 @@ FURTHER = {
     },
     "fs_moe": {
         "chunk_program",  # the list schedule as rows
+        "gates",  # its routing functions, of tensors
         "grid",  # the paper's 1,458 layers by its constants
+        "job",  # what a user measures of a layer
         "planner",  # the parts of a user's own model
         "published",  # four layers whose parts are published
+        "routing_function",  # those that train, as another model of the user's
     },
     "tutel": {"layer"},  # the paper's layer by data sheets
     "byte_scale": {"published_job"},  # steps of its paper's job, by what the paper says of it

@@ -1,0 +1,57 @@
+"""The variant: another routing function of the user's own model, which trains, or why not."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright import catalog
+from meshwright.executor.job.pool import Pool
+from meshwright.specs.config.source import load_model
+from meshwright.specs.error import SpecError
+from meshwright.specs.model.block import Routing
+from meshwright.systems.moe.fs_moe.routing_function import FUNCTIONS, RoutingFunction
+
+
+@pytest.mark.parametrize(
+    ("gate", "routing", "num"),
+    [("gshard", Routing(), 2), ("sigmoid", Routing("sigmoid", has_unit_sum=False), 8)],
+)
+def test_experts_of_all_layers_are_routed_so(gate: str, routing: Routing, num: int) -> None:
+    model = load_model("qwen3-30b-a3b")
+    make = catalog.filler("variant", f"fs_moe(gate={gate})")
+    made = make(model)
+    assert {(each.experts.routing, each.experts.num_experts_per_token) for each in made.layers} == {
+        (routing, num)
+    }
+    assert make(made) == made and made.num_parameters == model.num_parameters
+
+
+@pytest.mark.parametrize(
+    ("gate", "reason"),
+    [
+        ("expert_choice", "tokens behind it"),
+        ("x_moe", "need a projection"),
+        ("sigmoids", ", ".join(FUNCTIONS)),
+    ],
+)
+def test_others_are_refused_with_the_reason(gate: str, reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        RoutingFunction(gate)(load_model("mixtral-8x7b"))
+
+
+def test_a_dense_model_is_refused() -> None:
+    with pytest.raises(SpecError, match="no experts"):
+        RoutingFunction()(load_model("llama-3.2-1b"))
+
+
+def test_sigmoids_train_on_two_processes_as_on_one(gloo_pool: Pool) -> None:
+    pytest.importorskip("torch")
+    from meshwright.systems.moe.fs_moe import study
+
+    model = RoutingFunction("sigmoid")(study.MODEL)
+    found = [study.trained(model, num, 1, gloo_pool).parameters for num in (2, 1)]
+    usual = study.trained(study.MODEL, 1, 1, gloo_pool).parameters
+    off = [
+        max(float((one[name] - found[1][name]).abs().max()) for name in usual) for one in (found[0], usual)
+    ]
+    assert off[0] < 1e-10 < 1e-4 < off[1]
