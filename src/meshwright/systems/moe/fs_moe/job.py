@@ -89,7 +89,7 @@ def lines_of(
     measured_s: Mapping[int, float],
 ) -> list[str]:  # fmt: skip
     """The report for people."""
-    best, quickest = (min(each, key=lambda parts, s=each: s[parts]) for each in (form_s, measured_s))
+    best, quickest = (min(each, key=each.__getitem__) for each in (form_s, measured_s))
     lines = [
         f"{name}, {job.processes} processes, each {job.batch} x {job.seq} tokens; startup and rate by least squares:",
         "part                          startup   of 1,000 tokens   explained   all tokens",

@@ -186,17 +186,16 @@ def gate_seconds(model: ModelSpec, tokens: Sequence[int], seed: int) -> dict[str
     torch.set_num_threads(1)
     try:
         return {
-            name: {num: _call_s(lambda f=each, n=num: f(hidden_TH[:n])) for num in tokens}
-            for name, each in functions.items()
+            name: {num: _call_s(each, hidden_TH[:num]) for num in tokens} for name, each in functions.items()
         }
     finally:
         torch.set_num_threads(threads)
 
 
-def _call_s(call: Callable[[], object]) -> float:
+def _call_s(call: Callable[[Tensor], object], hidden_TH: Tensor) -> float:
     times = []
     for _ in range(CALLS):
         start = time.perf_counter()
-        call()
+        call(hidden_TH)
         times.append(time.perf_counter() - start)
     return _undisturbed(np.array(times[1:]))
