@@ -56,7 +56,7 @@ FURTHER = {
     },  # its two other parts, and steps that have them
     "ex_flow": {"decode_rows"},  # a prompt and decoding steps as a program
     "expert_flow": {"job"},  # what a user asks of caches on a routing
-    "hecate": {"job", "rows"},  # what a user runs; its steps as a program
+    "hecate": {"job", "placement", "rows"},  # what a user runs; what fills the slot; its steps as a program
     "moe_inference_survey": {"job"},  # what a user asks of it
     "skip_pipe": {
         "path_search",

@@ -13,11 +13,14 @@ Idea:       Every expert has one owner, with its optimizer's state. Before a lay
 Kind:       placement
 Use:        meshwright run 'hecate(routing="ROUTING", devices=4, overlap=4)'; ROUTING is what `train --record-routing` kept of
             your model; or loads="loads.csv", a line of tokens by expert for each layer: max over mean before and behind,
-            bytes, and owners and copies by --json
+            bytes, and owners and copies by --json. Owners as a file: meshwright place ROUTING --devices 4 --by hecate -o
+            placed.experts.json, then simulate PLAN --routing ROUTING, or train PLAN, with --expert-placement
+            placed.experts.json; with copies, --by 'hecate(overlap=4)', simulate only
 Simulated:  loads of devices by where copies are; seconds of a step by compute and by what nodes send (card.py), no contention
-Executed:   steps of a layer on four gloo processes, float64: copies drawn anew in every step, tokens sent to those who have
-            copies, gradients of all copies (also those without tokens) home to owners, Adam there; against one process. It is
-            a layer of its own: `train` keeps experts where its layout says
+Executed:   owners, by training with a placement: gradients equal one process. Copies: steps of a layer on four gloo
+            processes, float64: copies drawn anew in every step, tokens sent to those who have copies, gradients of all
+            copies (also those without tokens) home to owners, Adam there; against one process. It is a layer of its own:
+            `train` has no copies
 Differs:    1. spAG and spRS are messages, expert by expert in one order on all ranks; the paper has NCCL groups of
             Broadcast and Reduce.
             2. Once a layer for forward and backward (the paper may free copies and gather again: -RM).
@@ -25,7 +28,9 @@ Differs:    1. spAG and spRS are messages, expert by expert in one order on all 
             4. No calibration behind the gate: copies follow the mean of five loads only.
             5. Loads are drawn (lognormal, sigma 1, seeds below): the paper's routings were not published. Its speedups over
             the best baseline exceed those over expert parallelism, which is odd; all are claimed against the latter.
-            6. Seconds: V100 at a share of its peak, exchanges of tokens by what the busiest node sends and receives over its
+            6. In a placement a device owns as many experts in every layer (the paper: over all layers together), copies share
+            their expert's rows evenly, and a place that an owner has left takes what evens loads most.
+            7. Seconds: V100 at a share of its peak, exchanges of tokens by what the busiest node sends and receives over its
             100 Gb/s; kernels, latency and the optimizer are left out of both arms.
 """
 
@@ -46,7 +51,7 @@ from meshwright.systems.moe.hecate.mechanism import (
     sharded,
 )
 
-FILLS = {"job": "job:ExpertCopies"}
+FILLS = {"job": "job:ExpertCopies", "expert_placement": "placement:Hecate"}
 CLAIMS = (
     {
         "claim": "busiest device over the mean, {experts} experts on {devices} devices, no copies",
