@@ -20,7 +20,11 @@ def targets_of(family: str) -> tuple[str, ...]:
     """All modules of a family that may be added to."""
     if family == "gpt2":
         return GPT2
-    return ATTENTION if "moe" in family or family == "mixtral" else ALL
+    if family.startswith(
+        "deepseek"
+    ):  # of latent attention its last product, and of the dense first layer its MLP
+        return ("o_proj", "layers.0.mlp.gate_proj", "layers.0.mlp.up_proj", "layers.0.mlp.down_proj")
+    return ATTENTION if "moe" in family or family in ("mixtral", "gpt_oss") else ALL
 
 
 def write_adapter(

@@ -24,6 +24,15 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
+DEEPSEEK = {
+    **SIZES, "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+    "v_head_dim": 12, "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}  # fmt: skip
+LATENT_YARN = {
+    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "mscale": 1.0, "mscale_all_dim": 0.5,
+}  # fmt: skip
+CORRECTION = "e_score_correction_bias"  # no parameter, and zero at first
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {"model_type": "gpt2", **GPT2},
     "llama": {"model_type": "llama", **SIZES, "rope_scaling": LLAMA3, "rope_theta": 500.0},
@@ -48,6 +57,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "head_dim": 16, "norm_topk_prob": True,
         "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
     },
+    "deepseek_v2": {
+        **DEEPSEEK, "model_type": "deepseek_v2", "q_lora_rank": None, "n_shared_experts": 2, "n_group": 3, "topk_group": 2,
+        "topk_method": "group_limited_greedy", "routed_scaling_factor": 4.0,
+    },
+    "deepseek_v3": {**DEEPSEEK, "model_type": "deepseek_v3", "n_group": 3, "topk_group": 2, "rope_scaling": LATENT_YARN},
+    "gpt_oss": {
+        "model_type": "gpt_oss", **SIZES, "head_dim": 12, "num_local_experts": 6, "num_experts_per_tok": 2,
+        "sliding_window": 7,
+    },
 }  # fmt: skip
 
 
@@ -60,6 +78,9 @@ def their_model(config: dict[str, Any], folder: Path, seed: int = 5) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.15 * torch.randn(parameter.shape, generator=generator))
+        for name, buffer in model.named_buffers():
+            if name.endswith(CORRECTION):
+                buffer.add_(0.15 * torch.randn(buffer.shape, generator=generator))
     model.save_pretrained(folder)
     return model
 

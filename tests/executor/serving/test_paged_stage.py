@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from meshwright.executor.serving.paged_stage import PagedStage, StagePlace
 from meshwright.executor.serving.parallel.rank_place import RankPlace
-from meshwright.executor.serving.runner_options import RunnerOptions
+from meshwright.executor.serving.runner_options import RunnerOptions, block_bytes
 from meshwright.executor.serving.served_model import ServedModel, open_served
 from meshwright.executor.serving.torch_runner import TorchRunner
 from meshwright.specs.model.model import ModelSpec
@@ -75,6 +76,18 @@ def test_a_rank_computes_and_holds_its_share(tp: int, tmp_path: Path) -> None:
     assert stage.num_weight_bytes == expected_bytes(model, tp)
     pages = 2 * model.num_layers * 32 * 4 * model.attention.key_size // tp
     assert stage.blocks.pages.nbytes == FLOAT_BYTES * pages
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_pages_hold_the_latent_of_a_token_once_on_every_rank(tp: int, tmp_path: Path) -> None:
+    """Numbers of a latent and those that turn, of all heads: keys and values of four heads would be 4 x (12 + 12)."""
+    their_model(FAMILIES["deepseek_v3"], tmp_path)
+    served = open_served(tmp_path)
+    stage, width = stage_of(served, tp), 16 + 4
+    assert stage.blocks.pages.shape == (1, served.model.num_layers, 32, 4, 1, width)
+    bytes_of_block = served.model.num_layers * 4 * width * FLOAT_BYTES
+    assert block_bytes(served.model, replace(OPTIONS, tp=tp)) == bytes_of_block
+    assert stage.blocks.pages.nbytes == 32 * bytes_of_block
 
 
 def test_stages_have_every_layer_once() -> None:

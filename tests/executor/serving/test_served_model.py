@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from tests.executor.checkpoint.stored_case import whole
 from tests.executor.serving.paged_case import FAMILIES, their_model
 from tests.executor.serving.scattered_blocks import ScatteredBlocks, prompt
+from tests.planned_case import MODELS
 from torch import Tensor
 
 from meshwright.executor.checkpoint.checkpoint import RankCheckpoints
@@ -68,6 +69,28 @@ def test_a_checkpoint_as_it_is(is_adapted: bool, tmp_path: Path) -> None:
         expected = stage(torch.tensor([tokens]))[0]
     found = ScatteredBlocks(TorchRunner(served, OPTIONS)).step(("a", tokens), all_rows=True)
     torch.testing.assert_close(torch.from_numpy(found), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["latent", "deepseek", "gpt oss"])
+def test_what_was_trained_is_served(name: str, tmp_path: Path) -> None:
+    """A checkpoint of experts with corrections, sinks and biases, and latents: the model that trains, in float64, in chunks
+    beside decodes, where only a latent is kept of a token."""
+    model = MODELS[name].changed(vocabulary_size=61, max_sequence_length=64)
+    stage = trained(model).double()
+    parameters = {name: p.detach() for name, p in stage.global_parameters().items()}
+    for number, block in enumerate(stage.layers.values()):
+        if block.mixture is not None and block.mixture.correction is not None:
+            block.mixture.correction.copy_(torch.linspace(-0.3, 0.4, model.num_experts).roll(number))
+            parameters[f"layers.{number}.mixture.correction"] = block.mixture.correction
+    served = open_served(saved(tmp_path / "runs", model, parameters))
+    blocks = ScatteredBlocks(TorchRunner(served, replace(OPTIONS, dtype="float64")))
+    tokens, other = prompt(21, 1), prompt(9, 2)
+    blocks.step(("a", tokens[:13]), ("b", other[:8]))
+    found = blocks.step(("a", tokens[13:]), ("b", other[8:]))
+    with torch.no_grad():
+        expected = [stage(torch.tensor([each]))[0, -1] for each in (tokens, other)]
+    # logits leave the runner in float32
+    torch.testing.assert_close(torch.from_numpy(found).double(), torch.stack(expected), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,11 @@ TokensOfAdapter = tuple[int, Tensor | None]  # its number, and the rows of the s
 class Reads(Protocol):
     """What layers with one window read in a step."""
 
-    def attend(self, query_TKGD: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-        """Attention over pages of keys and values [N, b, K, D]: [T, K * G * D]."""
+    def attend(
+        self, query_TKGD: Tensor, keys: Tensor, values: Tensor, scale: float, sinks_KG: Tensor | None = None
+    ) -> Tensor:
+        """Attention over pages of keys and values [N, b, K, D]: [T, K * G * D]. `sinks_KG`: of every head a number that joins
+        the softmax of its scores, and has no value."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from meshwright.executor.ops.attention.rotary import rotate
 from meshwright.executor.ops.expert.dispatch import combine, dispatch
-from meshwright.executor.ops.expert.expert_mlp import expert_mlp
-from meshwright.executor.ops.expert.routing import route
+from meshwright.executor.ops.expert.expert_mlp import ExpertBiases, expert_mlp
+from meshwright.executor.ops.expert.routing import gates_of
 from meshwright.executor.serving.family_traits import FamilyTraits
 from meshwright.executor.serving.matrix import Matrix, gated
 from meshwright.executor.serving.packed_step import PackedStep, Rotary
@@ -53,6 +53,8 @@ class PagedAttention:
         )
         self.qkv, self.output = weights.matrix(f"{name}.qkv"), weights.matrix(f"{name}.attention_output")
         has_norms = attention.has_query_key_norm
+        sinks_H = weights.optional(f"{name}.sinks")
+        self.sinks_KG = None if sinks_H is None else sinks_H.view(-1, self.group_size)
         self.query_norm = weights.norm(f"{name}.query_norm") if has_norms else None
         self.key_norm = weights.norm(f"{name}.key_norm") if has_norms else None
 
@@ -75,7 +77,7 @@ class PagedAttention:
         self.blocks.write(self.place, step.slots_T, key, value)
         keys, values = self.blocks.of_layer(self.place)
         query_TKGD = query.reshape(len(qkv), num_kv_heads, self.group_size, -1)
-        return step.reads[self.attention.window].attend(query_TKGD, keys, values, self.scale)
+        return step.reads[self.attention.window].attend(query_TKGD, keys, values, self.scale, self.sinks_KG)
 
     def matrices(self) -> dict[str, Matrix]:
         """Those that adapters may add to."""
@@ -86,7 +88,7 @@ class PagedFeedForward:
     """What stands behind the attention of layer `number` of a model."""
 
     def __init__(
-        self, model: ModelSpec, traits: FamilyTraits, number: int, total: Sum, places: ExpertPlaces | None,
+        self, model: ModelSpec, traits: FamilyTraits, number: int, degree: int, total: Sum, places: ExpertPlaces | None,
         weights: StageWeights,
     ) -> None:  # fmt: skip
         name, feed_forward = f"layers.{number}", model.layers[number].feed_forward
@@ -97,7 +99,7 @@ class PagedFeedForward:
         )
         self.inner: PagedMlp | PagedExperts
         if isinstance(feed_forward, Experts):
-            self.inner = PagedExperts(model, feed_forward, number, places, weights)
+            self.inner = PagedExperts(model, feed_forward, number, degree, places, weights)
         else:
             self.inner = PagedMlp(model, traits, feed_forward, name, weights)
 
@@ -145,7 +147,8 @@ class PagedMlp:
 
 
 class PagedExperts:
-    """A mixture of experts, of each of which a rank has a part of the inner units; or some of them are in `places`."""
+    """A mixture of experts, of each of which one of `degree` ranks has a part of the inner units, and adds as large a part of
+    its last bias; or some of them are in `places`."""
 
     down = None  # experts have no bias behind their sum
 
@@ -154,15 +157,19 @@ class PagedExperts:
         model: ModelSpec,
         experts: Experts,
         number: int,
+        degree: int,
         places: ExpertPlaces | None,
         weights: StageWeights,
     ) -> None:
         name, self.number, self.places = f"layers.{number}.mixture", number, places
         self.experts, self.routing = experts, experts.routing_in(model.architecture)
-        self.router = weights.tensor(f"{name}.router")
+        self.router = weights.matrix(f"{name}.router")
+        self.correction_X = weights.constant(f"{name}.correction") if self.routing.has_correction else None
         if places is None:
-            self.gate_up_XOE = weights.tensor(f"{name}.expert_gate_up")
-            self.down_XEI = weights.tensor(f"{name}.expert_down")
+            up, down = weights.matrix(f"{name}.expert_gate_up"), weights.matrix(f"{name}.expert_down")
+            self.gate_up_XOE, self.down_XEI, self.biases = up.weight, down.weight, None
+            if up.bias is not None and down.bias is not None:
+                self.biases = ExpertBiases(up.bias, down.bias, 1 / degree)
         has_shared = bool(experts.shared_intermediate_size)
         self.shared_gate_up = weights.matrix(f"{name}.shared.gate_up") if has_shared else None
         self.shared_down = weights.matrix(f"{name}.shared.down") if has_shared else None
@@ -170,10 +177,12 @@ class PagedExperts:
 
     def term(self, x_TE: Tensor, step: PackedStep) -> Tensor:
         """This rank's term of the result [T, E]. Adapters leave experts alone."""
-        gates_TK, experts_TK = route(x_TE, self.router, self.experts.num_experts_per_token, self.routing)
+        gates_TK, experts_TK = gates_of(
+            self.router(x_TE), self.experts.num_experts_per_token, self.routing, self.correction_X, x_TE.dtype
+        )
         rows_NE, order_N, counts_X = dispatch(x_TE, experts_TK, self.experts.num_experts)
         if self.places is None:
-            returned_NE = expert_mlp(rows_NE, counts_X, self.gate_up_XOE, self.down_XEI)
+            returned_NE = expert_mlp(rows_NE, counts_X, self.gate_up_XOE, self.down_XEI, biases=self.biases)
         else:
             returned_NE = self.places.through(self.number, rows_NE, counts_X, experts_TK)
         result = combine(returned_NE, gates_TK, order_N)

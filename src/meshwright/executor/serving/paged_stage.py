@@ -21,7 +21,8 @@ from meshwright.executor.serving.page.key_value_blocks import KeyValueBlocks
 from meshwright.executor.serving.page.paged_attention import paged_reads
 from meshwright.executor.serving.paged_end import PagedEmbedding, PagedHead
 from meshwright.executor.serving.paged_layer import PagedAttention, PagedFeedForward, Sum, rotary_of
-from meshwright.executor.serving.runner_options import RunnerOptions
+from meshwright.executor.serving.part.paged_latent_attention import PagedLatentAttention
+from meshwright.executor.serving.runner_options import RunnerOptions, kept_heads
 from meshwright.executor.serving.served_model import ServedModel
 from meshwright.executor.serving.weight.block_window import BlockWindow
 from meshwright.executor.serving.weight.expert_places import ExpertPlaces, expert_reader
@@ -33,7 +34,8 @@ from meshwright.serving.weight.weight_place import ATTENTION, DISK, EMBEDDING, F
 from meshwright.specs.error import ExecutionError
 from meshwright.specs.model.model import ModelSpec
 
-Part = PagedEmbedding | PagedAttention | PagedFeedForward | PagedHead
+Part = PagedEmbedding | PagedAttention | PagedLatentAttention | PagedFeedForward | PagedHead
+AdaptedPart = PagedAttention | PagedLatentAttention | PagedFeedForward
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,10 @@ class PagedStage:
         model, traits = served.model, served.traits
         self.model, self.traits, self.place, self.options = model, traits, place, options
         self.dtype, self.device = options.torch_dtype, torch.device(options.device)
-        degree, attention = place.shard.degree, model.attention
+        attention = model.attention
         self.blocks = KeyValueBlocks(
-            len(place.layers), options.num_blocks, options.block_tokens, attention.num_kv_heads // degree, attention.head_dim,
-            self.dtype, self.device, options.num_host_blocks,
+            len(place.layers), options.num_blocks, options.block_tokens, *kept_heads(model, place.shard.degree),
+            self.dtype, self.device, options.num_host_blocks, has_values=attention.latent is None,
         )  # fmt: skip
         reader = StageReader(
             served, place.layers, place.shard, self.dtype, self.device, place.has_embedding, place.has_head, cache is not None
@@ -82,12 +84,13 @@ class PagedStage:
             block: None if block in fetched else self._makers[block](held) for block in reader.blocks
         }
         self._window = self._opened_window(reader)
-        has_kernels = has_flash_infer(self.dtype, self.device)
+        is_plain = attention.latent is None and not model.has_attention_sinks
+        has_kernels = is_plain and has_flash_infer(self.dtype, self.device)
         self._kernels = FlashInferPages(self.device) if has_kernels else None
         kinds = [model.layers[number].attention for number in place.layers]
         self._windows = {each.window for each in kinds}
         self._frequencies = {
-            each: frequencies(attention.head_dim, *each).to(self.device)
+            each: frequencies(attention.turned_dim, *each).to(self.device)
             for each in {rotary_of(model, traits, own) for own in kinds}
             if each
         }
@@ -97,11 +100,17 @@ class PagedStage:
         model, traits, place = self.model, self.traits, self.place
         found: dict[str, Callable[[StageWeights], Part]] = {}
         for at, number in enumerate(place.layers):
+            degree, latent = place.shard.degree, model.layers[number].attention.latent
+            attention = (
+                partial(PagedLatentAttention, model, latent)
+                if latent
+                else partial(PagedAttention, model, traits)
+            )
             found[f"layers.{number}.{ATTENTION}"] = partial(
-                PagedAttention, model, traits, number, at, place.shard.degree, self.blocks, place.total
+                attention, number, at, degree, self.blocks, place.total
             )
             found[f"layers.{number}.{FEED_FORWARD}"] = partial(
-                PagedFeedForward, model, traits, number, place.total, self.experts
+                PagedFeedForward, model, traits, number, degree, place.total, self.experts
             )
         found[EMBEDDING] = partial(PagedEmbedding, model, traits, place.shard, place.total)
         found[HEAD] = partial(PagedHead, model)
@@ -198,13 +207,13 @@ class PagedStage:
         ):
             part = ATTENTION if target in ("qkv", "attention_output") else FEED_FORWARD
             found = self.parts[f"layers.{layer}.{part}"]
-            assert isinstance(found, PagedAttention | PagedFeedForward)
+            assert isinstance(found, AdaptedPart)
             found.matrices()[target].additions[number] = addition
 
     def drop_adapter(self, number: int) -> None:
         """Forget what it adds."""
         for part in self.parts.values():
-            if isinstance(part, PagedAttention | PagedFeedForward):
+            if isinstance(part, AdaptedPart):
                 for matrix in part.matrices().values():
                     matrix.additions.pop(number, None)
 
@@ -215,6 +224,12 @@ def _expert_places(served: ServedModel, options: RunnerOptions, cache: ExpertCac
         raise ExecutionError(
             f"experts are to be fetched, and {served.model.name} has none",
             allowed="a mixture of experts",
+            next="serve it with weights that are resident, or whose blocks are fetched",
+        )
+    if served.model.has_expert_bias:
+        raise ExecutionError(
+            f"experts are to be fetched, and those of {served.model.name} have biases",
+            allowed="experts of matrices alone",
             next="serve it with weights that are resident, or whose blocks are fetched",
         )
     if options.num_ranks > 1:

@@ -91,8 +91,18 @@ class RunnerOptions:
         return self.tp * self.pp
 
 
+def kept_heads(model: ModelSpec, tp: int) -> tuple[int, int]:
+    """Of one token and layer on one of `tp` ranks: heads of keys, and the numbers of each. Of latent attention one, which all
+    query heads share, so that every rank has it: the latent beside what turns."""
+    attention, latent = model.attention, model.attention.latent
+    if latent:
+        return 1, latent.key_value_rank + latent.rotary_head_dim
+    return attention.num_kv_heads // tp, attention.head_dim
+
+
 def block_bytes(model: ModelSpec, options: RunnerOptions) -> int:
-    """Keys and values of one block on one rank, of the stage with the most layers."""
-    attention, num_layers = model.attention, -(-model.num_layers // options.pp)
-    numbers = num_layers * options.block_tokens * (attention.key_size + attention.value_size) // options.tp
+    """Keys and values, or latents, of one block on one rank, of the stage with the most layers."""
+    num_layers, (num_heads, width) = -(-model.num_layers // options.pp), kept_heads(model, options.tp)
+    num_kinds = 1 if model.attention.latent else 2
+    numbers = num_layers * options.block_tokens * num_kinds * num_heads * width
     return numbers * options.torch_dtype.itemsize

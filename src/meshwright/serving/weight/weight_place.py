@@ -21,8 +21,11 @@ DISK, PEER = "disk", "peer"
 LEAST_WINDOW = 2  # one block computes while the next one comes
 # Parameters of a layer that its attention uses; all others are of the part behind it.
 OF_ATTENTION = frozenset(
-    ("attention_norm", "qkv", "query_norm", "key_norm", "latent_attention", "attention_output", "attention_result_norm")
-)  # fmt: skip
+    (
+        *("attention_norm", "qkv", "query_norm", "key_norm", "sinks", "latent_attention"),
+        *("attention_output", "attention_result_norm"),
+    )
+)
 _OF_LAYER = re.compile(r"layers\.(\d+)\.(\w+)")
 
 

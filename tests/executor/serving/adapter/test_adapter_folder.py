@@ -24,7 +24,7 @@ from meshwright.specs.error import ExecutionError
 OPTIONS = RunnerOptions(dtype="float32", block_tokens=4, num_blocks=64, num_threads=1)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "qwen3_moe"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "qwen3_moe", "deepseek_v2"])
 def test_every_sequence_has_its_own(family: str, tmp_path: Path) -> None:
     """Two adapters and none, prompts beside decodes; one is dropped, and another comes."""
     theirs = their_model(FAMILIES[family], tmp_path / "model")

@@ -45,7 +45,14 @@ def bound_bytes(served: ServedModel, window: int, tp: int = 1, rank: int = 0) ->
     return window_bytes([reader.read((block,)).num_bytes for block in reader.blocks], window)
 
 
-@pytest.mark.parametrize("family", ["llama tied", pytest.param("gpt2", marks=pytest.mark.slow), "gemma3"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "llama tied",
+        "gemma3",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("gpt2", "deepseek_v3", "gpt_oss")),
+    ],
+)
 @pytest.mark.parametrize("window", [2, 3])
 def test_what_comes_computes_what_stays_would(family: str, window: int, tmp_path: Path) -> None:
     their_model(FAMILIES[family], tmp_path)

@@ -54,7 +54,12 @@ class FirstIn:
 
 
 @pytest.mark.parametrize(
-    "family", ["mixtral", "qwen2_moe", pytest.param("qwen3_moe", marks=pytest.mark.slow)]
+    "family",
+    [
+        "mixtral",
+        "qwen2_moe",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("qwen3_moe", "deepseek_v3")),
+    ],
 )
 @pytest.mark.parametrize("num_slots", [1, 3])
 def test_experts_that_come_compute_what_those_that_stay_would(
@@ -136,3 +141,9 @@ def test_who_has_no_experts_fetches_none(tmp_path: Path) -> None:
     their_model(FAMILIES["llama"], tmp_path)
     with pytest.raises(ExecutionError, match="has none"):
         TorchRunner(open_served(tmp_path), OPTIONS, FirstIn(2, 4))
+
+
+def test_experts_with_biases_stay(tmp_path: Path) -> None:
+    their_model(FAMILIES["gpt_oss"], tmp_path)
+    with pytest.raises(ExecutionError, match="have biases"):
+        TorchRunner(open_served(tmp_path), OPTIONS, FirstIn(2, 6))

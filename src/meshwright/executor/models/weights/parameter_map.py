@@ -82,7 +82,7 @@ class NameMap:
         if not parts or any(part not in self.shapes for part in parts):
             raise ExecutionError(
                 f"{self.model.name} has no parameter {name!r}",
-                allowed=", ".join(self._modules).format(*[0] * 8),
+                allowed=", ".join(self._modules).replace("{}", "0"),
             )
         leaf, is_gpt2 = module.rpartition(".")[2], self.model.is_gpt2
         is_transposed = is_gpt2 and attribute == "weight" and leaf in GPT2_TRANSPOSED
@@ -103,7 +103,7 @@ class NameMap:
             blocks = range(self.model.num_layers) if "{}" in module else range(1)
             for block in blocks:
                 for attribute in ("weight", "bias"):
-                    if self._parts(module, block, attribute)[0] in self.shapes:
+                    if any(part in self.shapes for part in self._parts(module, block, attribute)[:1]):
                         name = f"{module.format(block)}.{attribute}"
                         found[name] = self.place(name)
         return found

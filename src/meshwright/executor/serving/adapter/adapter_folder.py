@@ -22,7 +22,7 @@ from meshwright.executor.serving.gemma import names_of
 from meshwright.executor.serving.matrix import Addition
 from meshwright.specs.data_text import json_of
 from meshwright.specs.error import ExecutionError
-from meshwright.specs.model.adaptation import LORA_COLUMNS, LORA_TARGETS
+from meshwright.specs.model.adaptation import LORA_COLUMNS, LORA_TARGETS, MLP_TARGETS
 from meshwright.specs.model.model import ModelSpec
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -104,10 +104,10 @@ class AdapterFolder:
         return self._alpha / (rank**0.5 if self._is_root else rank)
 
     def _targets(self) -> Iterator[tuple[int, str]]:
-        """(layer, matrix) of all that may be added to: experts may not."""
+        """(layer, matrix) of all that may be added to: experts may not, nor what latent attention narrows and widens by."""
         for layer, block in enumerate(self.model.layers):
-            for target in LORA_TARGETS[:2] if block.experts else LORA_TARGETS:
-                yield layer, target
+            without = (*(MLP_TARGETS if block.experts else ()), *(("qkv",) if block.attention.latent else ()))
+            yield from ((layer, target) for target in LORA_TARGETS if target not in without)
 
     def _factors(self, place: tuple[int, str]) -> list[Factors]:
         """Of the parts of one of our matrices."""

@@ -33,8 +33,11 @@ class FlashInferReads:
         self._wrapper, self._inputs, self._window, self._block_tokens = wrapper, inputs, window, block_tokens
         self._is_planned = False
 
-    def attend(self, query_TKGD: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    def attend(
+        self, query_TKGD: Tensor, keys: Tensor, values: Tensor, scale: float, sinks_KG: Tensor | None = None
+    ) -> Tensor:
         """``keys``, ``values`` [N, b, K, D], new ones already in place -> [T, K * G * D]."""
+        assert sinks_KG is None, "stages with sinks attend by torch's own kernels (`PagedStage`)"
         query = query_TKGD.flatten(1, 2)
         if not self._is_planned:
             self._plan(query, keys.shape[2], scale)

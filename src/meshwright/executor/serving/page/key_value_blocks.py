@@ -1,5 +1,7 @@
 """KeyValueBlocks: the keys and values of some layers in blocks, and blocks in host memory to which others are swapped out.
 
+What latent attention keeps of a token is key and value at once, and there once.
+
 Shapes: L layers, N blocks, b tokens of a block, K key-value heads, D numbers of a head, T tokens.
 """
 
@@ -16,7 +18,8 @@ KEYS_AND_VALUES = 2
 
 
 class KeyValueBlocks:
-    """``pages`` is [2, L, N, b, K, D], keys first. All begin as zeros: what is hidden by a mask still has to be a number."""
+    """``pages`` is [2, L, N, b, K, D], keys first, or without `has_values` [1, L, N, b, K, D]. All begin as zeros: what is
+    hidden by a mask still has to be a number."""
 
     def __init__(
         self,
@@ -28,22 +31,26 @@ class KeyValueBlocks:
         dtype: torch.dtype,
         device: torch.device,
         num_host_blocks: int = 0,
+        *,
+        has_values: bool = True,
     ) -> None:
+        num_kinds = KEYS_AND_VALUES if has_values else 1
+
         def pages(count: int, where: torch.device) -> Tensor:
-            shape = (KEYS_AND_VALUES, num_layers, count, block_tokens, num_kv_heads, head_dim)
+            shape = (num_kinds, num_layers, count, block_tokens, num_kv_heads, head_dim)
             is_pinned = device.type == "cuda" and where.type == "cpu"
             return torch.zeros(shape, dtype=dtype, device=where, pin_memory=is_pinned)
 
         self.pages, self.host_pages = pages(num_blocks, device), pages(num_host_blocks, torch.device("cpu"))
 
     def of_layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of a layer, by its place here: [N, b, K, D] each."""
-        return self.pages[0, layer], self.pages[1, layer]
+        """Keys and values of a layer, by its place here: [N, b, K, D] each, or the same twice."""
+        return self.pages[0, layer], self.pages[-1, layer]
 
-    def write(self, layer: int, slots_T: Tensor, key_TKD: Tensor, value_TKD: Tensor) -> None:
-        """Put new keys and values into their slots, block x b + place in the block."""
-        for pages, new in zip(self.of_layer(layer), (key_TKD, value_TKD), strict=True):
-            pages.flatten(0, 1).index_copy_(0, slots_T, new)
+    def write(self, layer: int, slots_T: Tensor, *new: Tensor) -> None:
+        """Put new keys and values [T, K, D], or what is both, into their slots, block x b + place in the block."""
+        for pages, each in zip(self.pages[:, layer], new, strict=True):
+            pages.flatten(0, 1).index_copy_(0, slots_T, each)
 
     def move(self, swap_out: Sequence[Pair], copies: Sequence[Pair], swap_in: Sequence[Pair]) -> None:
         """As `Runner.move_blocks`."""

@@ -66,30 +66,51 @@ class PagedReads:
     decodes: tuple[Decodes, ...]
     chunks: tuple[KeyChunk, ...]
 
-    def attend(self, query_TKGD: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    def attend(
+        self, query_TKGD: Tensor, keys: Tensor, values: Tensor, scale: float, sinks_KG: Tensor | None = None
+    ) -> Tensor:
         """``keys``, ``values`` [N, b, K, D], new ones already in place -> [T, K * G * D]."""
         out = torch.empty_like(query_TKGD)
         for group in self.decodes:
             query = query_TKGD.index_select(0, group.rows_n)  # [n, K, G, D]: a group's heads share keys
             key, value = (_gathered(x, group.blocks, len(group.rows_n)) for x in (keys, values))
-            found = F.scaled_dot_product_attention(query, key, value, group.mask, scale=scale)
+            if sinks_KG is None:
+                found = F.scaled_dot_product_attention(query, key, value, group.mask, scale=scale)
+            else:
+                found = _with_sinks(query, key, value, group.mask, scale, sinks_KG[None, :, :, None])
             out.index_copy_(0, group.rows_n, found)
         for chunk in self.chunks:
             # [K, 1, c, D], the same for all heads of a group without a copy
             key, value = (_gathered(x, chunk.blocks, 1).transpose(0, 1) for x in (keys, values))
             for tile in chunk.tiles:
                 query = query_TKGD[tile.first : tile.last].permute(1, 2, 0, 3)  # [K, G, q, D]
-                shape = (*query.shape[:2], -1, -1)
-                mask = None if chunk.is_whole else self._mask(tile, query)
-                found = F.scaled_dot_product_attention(
-                    query, key[:, :, tile.low : tile.high].expand(shape),
-                    value[:, :, tile.low : tile.high].expand(shape), mask, is_causal=chunk.is_whole, scale=scale,
-                )  # fmt: skip
+                seen = key[:, :, tile.low : tile.high], value[:, :, tile.low : tile.high]
+                if sinks_KG is not None:
+                    mask, sinks = self._mask(tile, query), sinks_KG[:, :, None, None]
+                    found = _with_sinks(query, *seen, mask, scale, sinks)
+                else:
+                    shape = (*query.shape[:2], -1, -1)
+                    found = F.scaled_dot_product_attention(
+                        query, seen[0].expand(shape), seen[1].expand(shape),
+                        None if chunk.is_whole else self._mask(tile, query), is_causal=chunk.is_whole, scale=scale,
+                    )  # fmt: skip
                 out[tile.first : tile.last] = found.permute(2, 0, 1, 3)
         return out.flatten(1)
 
     def _mask(self, tile: QueryTile, like: Tensor) -> Tensor:
         return tile.mask if tile.mask is not None else tile_mask(tile, self.window, like.dtype, like.device)
+
+
+def _with_sinks(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, sinks: Tensor
+) -> Tensor:
+    """Attention of queries [a, h, q, D] to keys [a, h or 1, c, D], and one more behind them: zeros, whose score is its head's
+    sink and whose value adds nothing. `mask` and `sinks` are broadcast to [a, h, q, c] and [a, h, q, 1]."""
+    nothing, to_each = key.new_zeros(*key.shape[:2], 1, key.shape[3]), query.shape[:3]
+    scores = torch.cat((mask.expand(*to_each, -1), sinks.to(mask.dtype).expand(*to_each, 1)), -1)
+    shape = (*query.shape[:2], -1, -1)
+    keys, values = (torch.cat((each, nothing), 2).expand(shape) for each in (key, value))
+    return F.scaled_dot_product_attention(query, keys, values, scores, scale=scale)
 
 
 def _gathered(pages: Tensor, blocks: Tensor, num_sequences: int) -> Tensor:

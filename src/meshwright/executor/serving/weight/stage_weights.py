@@ -35,6 +35,10 @@ class StageWeights:
         """The weight of a module that not all layers have."""
         return self._tensors.get(f"{module}.weight")
 
+    def constant(self, name: str) -> Tensor:
+        """What is no parameter, by its own name."""
+        return self._tensors[name]
+
     def matrix(self, module: str) -> Matrix:
         """A module that is a product."""
         return Matrix(self.tensor(module), self._tensors.get(f"{module}.bias"))
@@ -114,7 +118,10 @@ class StageReader:
         return StageWeights(self._served.model, {name: self._tensor(name, copies) for name in names})
 
     def _tensor(self, name: str, copies: bool) -> Tensor:
-        whole = self._served.source.value(name, self._shapes[name], self._dtype)
+        is_constant = name in self._served.names.constants
+        # a choice is by scores in 32 bits, to which half of one would be noise
+        dtype = torch.promote_types(self._dtype, torch.float32) if is_constant else self._dtype
+        whole = self._served.source.value(name, self._shapes[name], dtype)
         part = self._shard.local(name, whole)
         found = part.to(self._device)
         is_view = found.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()

@@ -1,0 +1,1 @@
+"""Parts of a served layer that some families alone have."""
