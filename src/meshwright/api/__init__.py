@@ -17,7 +17,7 @@ from meshwright.api.servings.loading_server import bench_serve
 from meshwright.api.servings.serving import serve
 from meshwright.api.subjects.diagnosing import Finding, doctor
 from meshwright.api.subjects.loading import find, load
-from meshwright.api.subjects.placing import place_experts
+from meshwright.api.subjects.placing import place_experts, place_over_steps
 from meshwright.api.subjects.schedule_comparison import compare_schedules
 from meshwright.api.subjects.schedule_execution import execute_schedule
 from meshwright.api.subjects.simulating import lower, simulate
@@ -61,6 +61,7 @@ __all__ = [
     "pareto",
     "plan",
     "place_experts",
+    "place_over_steps",
     "plan_groups",
     "plan_load",
     "run_job",

@@ -25,6 +25,8 @@ def test_a_training_writes_its_routing(gloo_pool: Pool, tmp_path: Path) -> None:
     found = read_routing(path)
     assert found.steps == (1, 2) and found.layers == (0, 1, 2, 3)
     assert found.num_tokens == 2 * plan.workload.tokens_per_step
+    mw.train(plan, iterations=3, pool=gloo_pool, record_routing=path, routing_every=2)
+    assert read_routing(path).steps == (0, 2)
 
 
 def test_what_cannot_be_recorded_is_refused_before_it_runs(tmp_path: Path) -> None:

@@ -39,6 +39,28 @@ def alone(gloo_pool: Pool) -> RoutingTrace:
     return recorded(gloo_pool)
 
 
+def test_every_so_many_a_step_is_recorded(gloo_pool: Pool) -> None:
+    """The last two of steps 0, 2 and 4, as where all are recorded."""
+    job, _ = Planned(MODEL, choices={"dp": 2, "ep": 2}).job(5)
+    every, all_steps = (
+        gloo_pool.run(replace(job, routing_steps=num, routing_every=each)).routing
+        for num, each in ((2, 2), (5, 1))
+    )
+    assert every is not None and all_steps is not None
+    assert every.steps == (2, 4) and all_steps.steps == (0, 1, 2, 3, 4)
+    for step in every.steps:
+        assert rows(every, step) == rows(all_steps, step)
+
+
+def test_a_training_that_has_no_step_to_record_is_refused() -> None:
+    job, _ = Planned(MODEL, choices={}).job(3, first_step=1)
+    with pytest.raises(ExecutionError, match="of every 5th step, of steps 1 to 3"):
+        replace(job, routing_steps=1, routing_every=5)
+    assert replace(job, routing_steps=1, routing_every=3).routing_every == 3
+    with pytest.raises(ExecutionError, match="every 0th step"):
+        replace(job, routing_steps=1, routing_every=0)
+
+
 LAYOUTS = [
     {"dp": 2, "ep": 2, "recompute": "full"},
     {"tp": 2, "ep": 2},

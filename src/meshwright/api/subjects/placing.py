@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,8 @@ class PlacedExperts:
     """One algorithm's placement, and what it does on the tokens that it was fitted to, and on others.
 
     Shares of moves from a layer's expert to the next one's that leave the device, or the node; None where experts
-    have copies. ``imbalance``: rows of the busiest device over the mean, mean of the layers, on the others.
+    have copies. ``moved_by_loads``: of experts that know nothing of the last layer's, on devices with the same loads.
+    ``imbalance``: rows of the busiest device over the mean, mean of the layers, on the others.
     """
 
     name: str
@@ -35,6 +37,7 @@ class PlacedExperts:
     moved: float | None
     moved_fitted: float | None
     moved_nodes: float | None
+    moved_by_loads: float | None
     imbalance: float
 
 
@@ -51,6 +54,14 @@ class PlacementTrial:
     def affinity_bits(self) -> float:
         """Mean affinity of neighbouring layers, of the tokens that were not fitted to."""
         return float(np.mean([each.bits for each in affinities(self.others)] or [0.0]))
+
+
+class StepsTrial(NamedTuple):
+    """Placements of the tokens of some steps, from the first to the last of them."""
+
+    first: int
+    last: int
+    trial: PlacementTrial
 
 
 def place_experts(
@@ -82,13 +93,42 @@ def place_experts(
     return PlacementTrial(first, others, shape, tuple(rows))
 
 
+def place_over_steps(
+    routing: PathLike | RoutingTrace,
+    devices: int,
+    nodes: int = 1,
+    by: Sequence[str] = (),
+    fitted: float = FITTED_SHARE,
+    together: int = 1,
+) -> tuple[StepsTrial, ...]:
+    """`place_experts` of every so many steps of a trace by themselves: how affinity grows while a model is trained.
+
+    Args:
+        together: neighbouring steps, of those recorded, that are placed and tried together; the last ones may be fewer.
+
+    Raises SpecError where there are not as many, and what `place_experts` raises.
+    """
+    trace = routing if isinstance(routing, RoutingTrace) else read_routing(routing)
+    if not 1 <= together <= len(trace.steps):
+        raise SpecError(
+            f"{together} steps together, of a trace of {len(trace.steps)}",
+            allowed=f"from 1 to {len(trace.steps)}",
+            next="record more of them: train --record-routing FILE --routing-steps N --routing-every M",
+        )
+    found = []
+    for at in range(0, len(trace.steps), together):
+        first, last = trace.steps[at], trace.steps[at : at + together][-1]
+        trial = place_experts(trace.of_steps(first, last), devices, nodes, by, fitted)
+        found.append(StepsTrial(first, last, trial))
+    return tuple(found)
+
+
 def _tried(
     name: str, made: ExpertPlacement, first: RoutingTrace, others: RoutingTrace, shape: GroupShape
 ) -> PlacedExperts:
     imbalance = float(made.imbalances(others).mean())
     if made.has_copies:
-        return PlacedExperts(Path(name).name, made, None, None, None, imbalance)
+        return PlacedExperts(Path(name).name, made, None, None, None, None, imbalance)
     moved, fitted = (made.moved_share(each) for each in (others, first))
-    return PlacedExperts(
-        Path(name).name, made, moved, fitted, made.moved_share(others, shape.num_nodes), imbalance
-    )
+    nodes, by_loads = made.moved_share(others, shape.num_nodes), made.moved_by_loads(others)
+    return PlacedExperts(Path(name).name, made, moved, fitted, nodes, by_loads, imbalance)

@@ -27,9 +27,9 @@ PathLike = str | os.PathLike[str]
 logger = logging.getLogger(__name__)
 
 
-def recording(job: Any, path: PathLike | None, num_steps: int) -> Any:
-    """The job, told to record its last steps where `path` says where to. Raises SpecError where no trace can be written
-    there, and ExecutionError where nothing is routed, or too much."""
+def recording(job: Any, path: PathLike | None, num_steps: int, every: int) -> Any:
+    """The job, told to record its last steps, of every so many one, where `path` says where to. Raises SpecError where no
+    trace can be written there, and ExecutionError where nothing is routed, or too much."""
     if path is None:
         return job
     file = Path(path)
@@ -37,7 +37,7 @@ def recording(job: Any, path: PathLike | None, num_steps: int) -> Any:
         raise SpecError(f"--record-routing {file}", allowed=f"a file that ends in {', '.join(FORMS)}")
     if not file.absolute().parent.is_dir():
         raise SpecError(f"there is no folder {file.absolute().parent}", next="make it, or name another file")
-    return replace(job, routing_steps=num_steps)
+    return replace(job, routing_steps=num_steps, routing_every=every)
 
 
 def with_placed_experts(job: Any, plan: Plan, placement: PathLike | ExpertPlacement | None) -> Any:

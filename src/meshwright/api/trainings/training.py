@@ -110,6 +110,7 @@ def run_training(
     profiler: PathLike | None = None,
     record_routing: PathLike | None = None,
     routing_steps: int = ROUTING_STEPS,
+    routing_every: int = 1,
     cluster: str | ClusterSpec | None = None,
     profile: Profile | None = None,
     progress: Callable[[StepMetrics], None] | None = None,
@@ -134,7 +135,7 @@ def run_training(
         checkpoints: where the training is kept, and whether it goes on from there under this plan.
         metrics, tensorboard, wandb, mlflow: who is told every step, as of `Sinks`.
         profiler: a folder of torch.profiler's traces, as of `Sinks`; `compare_profile` sets them beside the prediction.
-        record_routing, routing_steps: a file of which experts tokens went to, and of how many steps, as of `Sinks`.
+        record_routing, routing_steps, routing_every: a file of which experts tokens went to, and which steps, as of `Sinks`.
         cluster, profile: what the prediction rests on, as in `subject`; a plan for GPUs on processes is predicted for these.
         progress: called after every step.
         pool: processes to run on; None: as many as the plan has devices, ended afterwards.
@@ -167,7 +168,7 @@ def run_training(
     if profiler is not None:
         job = replace(job, profile_folder=_folder(profiler))
     job = with_placed_experts(job, place.plan, expert_placement)
-    job = recording(job, record_routing, routing_steps)
+    job = recording(job, record_routing, routing_steps, routing_every)
     if launch is None:
         prepare(job, said)
         said(f"starting {job.num_ranks} processes" + " on GPUs" * (place.device == "cuda"))

@@ -41,7 +41,8 @@ class Job:
     ``options`` (for handlers).
     ``checkpoints``: what a training job keeps, and where it resumes. ``counts_flops``: ranks count what they compute, which
     makes them slower. ``profile_folder``: where they write traces of torch.profiler, of some more iterations; empty: nowhere.
-    ``routing_steps``: of how many steps, the last ones, they record which experts tokens went to.
+    ``routing_steps``: of how many steps, the last ones, they record which experts tokens went to; of those whose number
+    ``routing_every`` divides.
     """
 
     program: Program
@@ -58,6 +59,7 @@ class Job:
     counts_flops: bool = False
     profile_folder: str = ""
     routing_steps: int = 0
+    routing_every: int = 1
     checkpoints: CheckpointConfig | None = None
 
     def __post_init__(self) -> None:
@@ -92,7 +94,14 @@ class Job:
             )
         replicas = math.prod(axis.size for axis in self.program.axes if axis.name in training.replica_axes)
         num_tokens = sum(each.tokens for each in self.program.tables.microbatches) * replicas
-        check_recordable(training.model, num_tokens, self.routing_steps)
+        check_recordable(training.model, num_tokens, self.routing_steps, self.routing_every)
+        first, every = training.first_step, self.routing_every
+        if -first % every >= self.iterations:
+            raise ExecutionError(
+                f"routing of every {every}th step, of steps {first} to {first + self.iterations - 1}",
+                allowed=f"a number that divides one of them, up to {self.iterations} for any",
+                next="record more often: --routing-every",
+            )
 
     def _check_training(self, training: TrainingConfig) -> None:
         """Do stages and microbatches of program and training agree?"""

@@ -224,7 +224,7 @@ def _context(job: Job, rank: int, groups: ProcessGroups, device: torch.device, l
             )
         context.training = TrainingState(job.training, job.program, rank, job.torch_dtype, device, inside)
         if job.routing_steps:
-            context.training.record_routing(job.routing_steps)
+            context.training.record_routing(job.routing_steps, job.routing_every)
     return context
 
 

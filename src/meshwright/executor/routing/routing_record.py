@@ -43,10 +43,11 @@ class RoutingRecord:
     """The choices of a rank's routers in its last `num_steps` steps; a forward that is repeated says the same again.
 
     ``number``: this rank's, in its tensor-parallel group; of tokens that all of a group look for, the first one's count.
+    ``every``: only steps whose number it divides.
     """
 
-    def __init__(self, num_steps: int, number: int) -> None:
-        self.number = number
+    def __init__(self, num_steps: int, number: int, every: int = 1) -> None:
+        self.number, self.every = number, every
         self._steps: deque[tuple[int, dict[Place, Tensor]]] = deque(maxlen=num_steps)
         self._now: dict[Place, Tensor] | None = None
         self._at = (0, 0)
@@ -61,6 +62,9 @@ class RoutingRecord:
 
     def begin(self, step: int) -> None:
         """What follows is of this step."""
+        if step % self.every:
+            self.end()
+            return
         self._now = {}
         self._steps.append((step, self._now))
 
@@ -86,7 +90,7 @@ class RoutingRecord:
         ]
 
 
-def check_recordable(model: ModelSpec, num_tokens: int, num_steps: int) -> None:
+def check_recordable(model: ModelSpec, num_tokens: int, num_steps: int, every: int = 1) -> None:
     """Raise ExecutionError where nothing is routed, or so many steps of so many tokens are more than a trace holds."""
     kinds = [block.experts for block in model.layers if block.experts is not None]
     if not kinds:
@@ -106,6 +110,8 @@ def check_recordable(model: ModelSpec, num_tokens: int, num_steps: int) -> None:
         )
     if num_steps < 1:
         raise ExecutionError(f"routing of {num_steps} steps", allowed="1 or more")
+    if every < 1:
+        raise ExecutionError(f"routing of every {every}th step", allowed="1 or more")
     num_bytes = num_steps * num_tokens * len(kinds) * kinds[0].num_experts_per_token * INDEX_BYTES
     if num_bytes > MOST_ARRAY_BYTES:
         fit = MOST_ARRAY_BYTES * num_steps // num_bytes

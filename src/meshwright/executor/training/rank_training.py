@@ -121,9 +121,9 @@ class TrainingState:
         self.begin_iteration(0)
         self.recorded: list[list[Piece]] = []
 
-    def record_routing(self, num_steps: int) -> None:
-        """Keep which experts the tokens of the last so many steps went to."""
-        self.routing = RoutingRecord(num_steps, self._tensor_team.number)
+    def record_routing(self, num_steps: int, every: int = 1) -> None:
+        """Keep which experts the tokens of the last so many steps went to, of those whose number `every` divides."""
+        self.routing = RoutingRecord(num_steps, self._tensor_team.number, every)
         self.routing.watch(self.stages.values())
 
     def _data(self) -> RankData | GroupData:

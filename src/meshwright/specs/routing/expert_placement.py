@@ -143,6 +143,13 @@ class ExpertPlacement:
             moved, total = moved + int(counts[leaves].sum()), total + int(counts.sum())
         return moved / total if total else 0.0
 
+    def moved_by_loads(self, trace: RoutingTrace) -> float:
+        """`moved_share` of tokens whose experts in neighbouring layers know nothing of each other, with the loads of devices
+        that they have: what moves say beyond it is affinity. Raises SpecError for another model's."""
+        loads = self.loads(trace)
+        shares = loads / loads.sum(1, keepdims=True)
+        return float(1 - (shares[:-1] * shares[1:]).sum(1).mean()) if len(shares) > 1 else 0.0
+
     def check(self, trace: RoutingTrace) -> None:
         """Raise SpecError where the trace is of other layers or experts."""
         if (self.layers, self.num_experts) != (trace.layers, trace.num_experts):

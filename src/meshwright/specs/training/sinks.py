@@ -24,7 +24,8 @@ class Sinks:
         mlflow: a tracking server, or a folder, which then holds a database of its own.
         profiler: a folder of torch.profiler's traces, one a rank, of three steps behind the last, which are no part of the
             training.
-        record_routing: a file of which experts the tokens of the last `routing_steps` steps went to (`specs.routing`).
+        record_routing: a file of which experts the tokens of the last `routing_steps` steps went to (`specs.routing`), of
+            every `routing_every`-th step.
     """
 
     metrics: PathLike | None = option(None, "A file of JSON lines, one a step.", panel=LOOKING)
@@ -49,4 +50,7 @@ class Sinks:
     )
     routing_steps: int = option(
         ROUTING_STEPS, "With --record-routing: of how many steps, the last ones.", panel=LOOKING, least=1
+    )
+    routing_every: int = option(
+        1, "With --record-routing: only steps whose number this divides.", panel=LOOKING, least=1
     )
