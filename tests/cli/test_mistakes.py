@@ -101,3 +101,9 @@ def test_a_plan_that_does_not_fit_names_what_holds_most(run: Runner, tmp_path: P
 def test_a_model_alone_is_told_what_it_lacks(run: Runner, verb: str) -> None:
     ran = run(verb, "gpt2")
     assert ran.code == 2 and "gpt2 CLUSTER --global-batch N" in ran.stderr and ran.stdout == ""
+
+
+def test_a_cluster_of_two_kinds_that_cannot_be_says_why(run: Runner) -> None:
+    result = run("show", "4xH100+2xL40S")
+    assert result.code == 2 and "nodes of 4, 2 devices" in result.stderr
+    assert "no thing named" not in result.stderr

@@ -17,6 +17,11 @@ def test_a_name_may_have_spaces_and_options() -> None:
     assert Reference.of(str(found)) == found
 
 
+def test_booleans_are_read_as_files_write_them_too() -> None:
+    assert Reference.of("static(adapts=true)") == Reference.of("static(adapts=True)")
+    assert Reference.of("static(adapts=false)").options == (("adapts", False),)
+
+
 @pytest.mark.parametrize("text", ["", "()", "name(2)", "name(", "name(a=)"])
 def test_what_is_no_name_is_refused(text: str) -> None:
     with pytest.raises(PlanError, match=r"NAME\(option=value"):

@@ -291,7 +291,7 @@ def _behind(slot: str, name: str) -> Any:
     if name in others:
         return guarded(others[name].load, f"entry point {name}")
     unknown = UnknownNameError(slot, name, slot_names(slot), next="code of your own is ./mine.py:NAME")
-    raise PlanError(str(unknown), allowed=", ".join(slot_names(slot)))
+    raise PlanError(unknown.given, allowed=", ".join(slot_names(slot)), next=unknown.next)
 
 
 def _made(slot: str, found: Any, reference: Reference, what: str, path: Path | None = None) -> Any:

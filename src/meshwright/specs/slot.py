@@ -82,8 +82,11 @@ def reference_text(name: str, options: Mapping[str, Any]) -> str:
     return str(Reference(name, tuple(options.items())))
 
 
+BOOLEANS = {"true": True, "false": False}  # as a TOML or JSON file writes them
+
+
 def _value(node: ast.expr) -> Any:
-    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+    return BOOLEANS.get(node.id, node.id) if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
 class Trust:

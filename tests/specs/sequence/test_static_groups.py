@@ -60,3 +60,9 @@ def test_the_catalog_knows_it() -> None:
         "adapts",
     ]
     assert filler("sequence_groups", "static(degree=2)") == StaticGroups(2)
+
+
+def test_what_may_stand_in_a_slot_is_said_once() -> None:
+    with pytest.raises(PlanError, match="flex_sp") as refused:
+        filler("sequence_groups", "nope")
+    assert str(refused.value).count("allowed:") == 1

@@ -109,7 +109,8 @@ def find(text: PathLike) -> Any:
         except UnknownNameError as error:
             unknown = error
         except SpecError:
-            if path.exists():  # a model's folder with something wrong in it, not a name
+            # a model's folder with something wrong in it, not a name; or so many devices of something, which cannot be
+            if path.exists() or (attempt is cluster_named and "x" in name):
                 raise
     known = {entry for kind in catalog.KINDS if kind != "systems" for entry in catalog.names(kind)}
     raise UnknownNameError(
