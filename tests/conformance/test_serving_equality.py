@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from meshwright.executor.serving.parallel.parallel_runner import ParallelRunner
 from meshwright.executor.serving.runner_options import RunnerOptions
@@ -44,6 +45,7 @@ TOKENS, OUTPUT_TOKENS = (
 NUM_HOST_BLOCKS = 24
 NUM_BLOCKS = 200
 NUM_PROPOSED = 3
+ROUNDING = 1e-5  # of logits of about one in float32
 
 
 def openvino_runner(folder: Path, num_blocks: int, num_host_blocks: int) -> Runner:
@@ -140,14 +142,16 @@ def said(
 
 
 def check_greedy(model: Any, requests: list[Request], outputs: Outputs) -> None:
-    """One forward of prompt and output: each token is the most probable one behind those before it."""
+    """One forward of prompt and output: each token is the most probable one behind those before it, or as probable as that
+    one: of thousands of tokens there may be two that float32 does not tell apart, and batches are rounded as they are."""
     for request in requests:
         for number in range(request.num_outputs):
             tokens = outputs.tokens[request.id, number]
             assert len(tokens) == request.max_output_tokens
             prompt = list(request.prompt or ())
-            best = their_logits(model, prompt + tokens).argmax(1).tolist()
-            assert best[len(prompt) - 1 : -1] == tokens, (request.id, number)
+            logits_OV = their_logits(model, prompt + tokens)[len(prompt) - 1 : -1]
+            chosen_O = logits_OV.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+            assert float((logits_OV.amax(1) - chosen_O).max()) < ROUNDING, (request.id, number)
 
 
 @pytest.mark.parametrize("engine", RUNNERS)

@@ -70,10 +70,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def their_model(config: dict[str, Any], folder: Path, seed: int = 5) -> Any:
-    """A model of transformers with every parameter away from zero and one, also as a folder."""
+    """A model of transformers with every parameter away from zero and one, also as a folder; of one seed always the same,
+    whatever was drawn in this process before."""
     fields = {key: value for key, value in config.items() if key != "model_type"}
     made = transformers.AutoConfig.for_model(config["model_type"], **json.loads(json.dumps(fields)))
-    model = transformers.AutoModelForCausalLM.from_config(made).float().eval()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(made).float().eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
