@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.evidence.sent_bytes import both_sent
 from meshwright.ir.judge import metrics
 from meshwright.ir.program import Program
 from meshwright.ir.table import Kind
@@ -67,6 +68,7 @@ class Comparison:
         span: makespan of one iteration; device_time: DESIGN's, of the device that takes longest.
         bubble: idle share of the compute streams, median over iterations.
         peaks: peak bytes of every device's memory tier "device", by number of the measured list.
+        sent: bytes of a device in an iteration to experts and back, by exchange, where ranks counted them.
         used: model FLOP/s of one device, and the MFU where the peak is known; of traces that say what a step is.
         names: by instruction name, computes first.
         segments: of programs whose stages are segments, computes by name and by what the segments compute.
@@ -83,12 +85,14 @@ class Comparison:
     is_same_program: bool = True
     segments: tuple[NameRow, ...] = ()
     used: tuple[Quantity, ...] = ()
+    sent: tuple[Quantity, ...] = ()
     labels: tuple[str, ...] = LABELS
 
     def quantities(self) -> tuple[Quantity, ...]:
         """All numbers in the order of the table."""
-        whole = (self.step, self.span, self.device_time, self.bubble)
-        return (*whole, *self.used, *self.peaks, *(row.seconds for row in (*self.names, *self.segments)))
+        whole: tuple[Quantity, ...] = (self.step, self.span, self.device_time, self.bubble)
+        whole = (*whole, *self.used, *self.peaks, *self.sent)
+        return (*whole, *(row.seconds for row in (*self.names, *self.segments)))
 
     def rows(self) -> list[dict[str, Any]]:
         """One mapping a quantity, as `reports.comparison` takes them."""
@@ -165,6 +169,10 @@ def compare(predicted: Trace, measured: Trace, *, allow_different: bool = False)
         is_same,
         _segments(*both),
         _used(*both),
+        tuple(
+            Quantity(f"sent by {name}, a device", said, counted, "B")
+            for name, said, counted in both_sent(predicted, measured)
+        ),
         labels,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -221,11 +222,17 @@ def test_a_node_forwards_a_token_to_each_of_its_devices_that_has_any_expert():
     assert near == pytest.approx(size * 4 * (1 - 0.75**2) / 1.5)
 
 
-@pytest.mark.parametrize(("near", "first", "last"), [(1, 1.75, 1.75), (2, 1.5, 1.75)])
-def test_rows_sent_once_are_as_large_as_what_is_sent(near, first, last):
-    """Of two copies a token: expected rows of each level, gates behind the hidden units of those that go, none of those that
-    come back, and two numbers of experts beside them."""
+@pytest.mark.parametrize(("near", "num_first"), [(1, 4), (2, 2)])
+def test_rows_sent_once_are_as_large_as_what_is_sent(near, num_first):
+    """Of two copies a token: rows of each level in the mean over all pairs of experts, gates behind the hidden units of
+    those that go, none of those that come back, and two numbers of experts beside them."""
     chosen = plan(EXPERTS, pp=2, dp=4, ep=4, dispatch="once", ep_near=near)
+    num_experts = EXPERTS.experts.num_experts
+    pairs = list(itertools.combinations(range(num_experts), 2))
+    first, last = (
+        sum(len({each * n // num_experts for each in pair}) for pair in pairs) / len(pairs)
+        for n in (num_first, 4)
+    )
     found, bf16, hidden = between_bytes(chosen, inner_degrees(chosen)), 2, EXPERTS.hidden_size
     assert found["dispatched"] == pytest.approx(first * (hidden + 2) * bf16)
     assert found["received"] == pytest.approx(last * (hidden + 2) * bf16)

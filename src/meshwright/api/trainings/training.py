@@ -19,6 +19,7 @@ from meshwright.api.trainings.job import in_their_folder, prepare, with_recipe
 from meshwright.api.trainings.metrics import StepMetrics
 from meshwright.api.trainings.place import Wanted, place_of
 from meshwright.api.trainings.ready import ReadyTraining, ready_training
+from meshwright.evidence.sent_bytes import OF_TOKENS, SENT
 from meshwright.ir.trace import Trace
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.cluster.profile import Profile
@@ -202,12 +203,22 @@ def _as_read(made: Plan | Subject, source: Source) -> Plan | Subject:
 def _trained(ready: ReadyTraining, result: JobResult, seen: Sequence[StepMetrics]) -> Training:
     """What it gave; the measured trace says its FLOPs."""
     if result.trace is not None:
-        metadata = {**result.trace.metadata, "flops": ready.flops.to_dict()}
+        metadata = {**result.trace.metadata, "flops": ready.flops.to_dict(), **_sent(result)}
         result = replace(result, trace=replace(result.trace, metadata=metadata))
     predicted = ready.predicted
     if ready.grouped is not None and result.iterations and (last := result.iterations[-1].groups) is not None:
         predicted = ready.grouped.trace(last)  # beside the measured one, which is of the last step
     return Training(ready.place.plan, predicted, result, ready.flops, ready.resumed.step, tuple(seen))
+
+
+def _sent(result: JobResult) -> dict[str, dict[str, float]]:
+    """What a device sent to experts and back in an iteration, in the mean; nothing where held-out text was sent, too."""
+    if any(iteration.held_out_loss is not None for iteration in result.iterations) or not result.iterations:
+        return {}
+    times = len(result.sent_bytes) * len(result.iterations)
+    total = {name: sum(each.get(name, 0.0) for each in result.sent_bytes) for name in OF_TOKENS}
+    found = {name: num_bytes / times for name, num_bytes in total.items() if num_bytes}
+    return {SENT: found} if found else {}
 
 
 def _traced(run: Callable[Keywords, Training]) -> Callable[Keywords, Trace]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from meshwright.ir.table import Work
 from meshwright.specs.dtype import dtype_bytes
-from meshwright.specs.model.block import BlockSpec
+from meshwright.specs.model.block import BlockSpec, Experts
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.operator import Operator, merged, total_bytes, total_flops
 from meshwright.specs.plan.plan import Plan
@@ -19,7 +19,7 @@ from meshwright.stage.chain.chain import ENDS, Chain, ChainStep, Segment
 from meshwright.stage.chain.decoder import CORES, PARTS_OF_BLOCK
 from meshwright.stage.chain.degrees import InnerDegrees
 from meshwright.stage.chain.step_layout import BRANCHES
-from meshwright.stage.exchange.once import sent_share
+from meshwright.stage.exchange.once import reached_targets
 from meshwright.stage.mesh import sizes_of
 from meshwright.stage.operator.expert import INDEX_BYTES
 from meshwright.stage.operator.layer import MicrobatchShape
@@ -202,7 +202,7 @@ def _routed_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
         math.prod(sizes_of(degrees.axes, degrees.gathered_axes)),
     )
     if degrees.sends_once:
-        return _once_bytes(plan, degrees, rows, found.num_experts_per_token)
+        return _once_bytes(plan, degrees, rows, found)
     return {
         **dict.fromkeys((*SENT_ROWS, "own_results", "returned"), own),
         **dict.fromkeys(("all_rows", "results"), own * num_gathered), "all_counts": counts * num_gathered,
@@ -212,16 +212,19 @@ def _routed_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
     }  # fmt: skip
 
 
-def _once_bytes(plan: Plan, degrees: InnerDegrees, num_copies: float, num_chosen: int) -> Mapping[str, float]:
+def _once_bytes(
+    plan: Plan, degrees: InnerDegrees, num_copies: float, experts: Experts
+) -> Mapping[str, float]:
     """Of rows that are sent once, which have their token's gates behind the hidden units, and the choices of it beside them;
     ``num_copies``: rows for a token of the microbatch if each of its experts had its own."""
-    size, hidden = dtype_bytes(plan.dtype), plan.model.hidden_size
+    size, hidden, num_chosen = dtype_bytes(plan.dtype), plan.model.hidden_size, experts.num_experts_per_token
     num_gathered = math.prod(sizes_of(degrees.axes, degrees.gathered_axes))
-    load = plan.workload.expert_load * num_copies
+    load = plan.workload.expert_load * num_copies / num_chosen
     num_last = math.prod(sizes_of(degrees.axes, degrees.expert_axes))
-    last = load * sent_share(num_last, num_chosen)
     num_first = math.prod(sizes_of(degrees.axes, degrees.far_axes)) if degrees.far_axes else num_last
-    first = load * sent_share(num_first, num_chosen)
+    first, last = (
+        load * reached_targets(number, num_chosen, experts.num_experts) for number in (num_first, num_last)
+    )
     wide, chosen = (hidden + num_chosen) * size, num_chosen * INDEX_BYTES
     return {
         **dict.fromkeys(("dispatched", "far_rows"), first * wide),
