@@ -65,6 +65,8 @@ CASES = [
     planned("gpt oss", 0.1, dp=2, ep=2, sharding="zero1"),  # biases of experts
     planned("folded qwen moe", dp=4, ep=2, microbatch_size=2, token_parts=2, sharding="zero3"),
     planned("mixtral of 4", pp=2, tp=2, ep=2, sequence_parallel=True, recompute="full"),
+    planned("folded mixtral", 0.1, dp=4, ep=4, ep_near=2, dispatch="once"),
+    planned("folded qwen moe", 0.1, dp=4, ep=4, dispatch="once"),
 ]
 
 
