@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.specs.error import PlanError
-from meshwright.specs.model.division import shared_by_expert
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import AXES, OVERLAPS, Plan
 from meshwright.specs.plan.sharding import ZERO
@@ -210,7 +209,7 @@ def canonical(plan: Plan, software: str = "") -> Plan:
         mesh_order=_mesh_order(plan),
         device_order=() if in_order else plan.device_order,
         recompute_blocks=() if plan.recompute_blocks == plan.layers_per_stage else plan.recompute_blocks,
-        etp=0 if plan.expert_tp == shared_by_expert(plan.tp, plan.dp * plan.cp, plan.ep) else plan.etp,
+        etp=plan.etp if plan.has_own_expert_tp else 0,
         sharding=sharding,
         sharding_degree=degree,
         reduction_dtype=plan.gradient_dtype,

@@ -69,7 +69,7 @@ def _torchtitan(today: Plan) -> tuple[Region, ...]:
     """FSDP shards gradients, too; whole copies go with no other parallelism; tensor parallelism divides sequences."""
     common = {
         **_USUAL, "schedule": (*PIPELINES, "gpipe"), "recompute": ("none", "selective_op", "full"), "recompute_blocks": 0,
-        "context": BALANCED[:2], "ulysses": 1,
+        "context": BALANCED[:2], "ulysses": 1, "etp": 0,
     }  # fmt: skip
     whole = {**common, "sharding": "none", "cp": 1}
     sharded = {**common, "sharding": ("zero2", "zero3")}
@@ -86,7 +86,7 @@ def _deepspeed(today: Plan) -> tuple[Region, ...]:
     """No pipeline and no context parallelism in its configuration; each ZeRO stage overlaps in its own way."""
     common = {
         **_USUAL, "pp": 1, "cp": 1, "sequence_parallel": False, "recompute": ("none", "full"), "recompute_blocks": 0,
-        "sharding_degree": 0,
+        "sharding_degree": 0, "etp": 0,
     }  # fmt: skip
     return (
         Region({**common, "sharding": "none", "overlap": ()}),

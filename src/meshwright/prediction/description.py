@@ -20,6 +20,7 @@ def describe(plan: Plan) -> str:
     words = [
         f"pp={plan.pp} dp={plan.dp}",
         *(f"{axis}={degree}" for axis, degree in degrees.items() if degree > 1),
+        expert_words(plan),
         context_words(plan),
         plan.sharding if plan.sharding != "none" else "",
         plan.schedule if plan.pp > 1 else "",
@@ -51,9 +52,17 @@ def num_choices(plan: Plan) -> int:
         sum(plan.num_recomputed_blocks) not in (0, plan.model.num_layers),
         plan.mesh_order != AXES,
         plan.split_backward,
-        *(words(plan) for words in (context_words, parts_words, gathered_words, vocabulary_words)),
+        *(
+            words(plan)
+            for words in (expert_words, context_words, parts_words, gathered_words, vocabulary_words)
+        ),
     )
     return sum(map(bool, chosen))
+
+
+def expert_words(plan: Plan) -> str:
+    """How many devices share an expert's matrices, where it is not as tp and ep have it."""
+    return f"etp={plan.expert_tp}" if plan.model.num_experts and plan.has_own_expert_tp else ""
 
 
 def context_words(plan: Plan) -> str:

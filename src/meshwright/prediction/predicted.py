@@ -47,7 +47,7 @@ from meshwright.specs.units import format_bytes, format_seconds
 
 # Of a plan, in `Predicted.row`.
 ROW_FIELDS = (
-    *("tp", "cp", "ep", "pp", "dp", "schedule", "num_chunks", "microbatch_size"),
+    *("tp", "cp", "ep", "etp", "pp", "dp", "schedule", "num_chunks", "microbatch_size"),
     *("recompute", "sharding", "sequence_parallel", "dtype"),
 )
 Level = Literal["composed", "segments", "stages"]

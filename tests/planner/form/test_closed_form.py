@@ -43,7 +43,20 @@ SPACES: dict[str, tuple[ModelSpec, str, int, int, dict[str, Any]]] = {
         "8x8xH100",
         128,
         4096,
-        {"microbatch_size": 1, "tp": (1, 4), "cp": 1, "ep": (1, 4)},
+        {"microbatch_size": 1, "tp": (1, 4), "cp": 1, "ep": (1, 4), "etp": 0},
+    ),
+    "experts in both foldings": (
+        load_model("mixtral-8x7b"),
+        "2x8xH100",
+        64,
+        4096,
+        {
+            "microbatch_size": 1,
+            "tp": (2, 4),
+            "cp": (1, 2),
+            "etp": (0, 1),
+            "schedule": ("1f1b", "interleaved_1f1b"),
+        },
     ),
     "whole experts": (
         load_model("mixtral-8x7b"),

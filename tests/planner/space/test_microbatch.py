@@ -40,7 +40,7 @@ def roomy(name: str) -> ClusterSpec:
 @settings(deadline=None)
 def test_every_divisor_of_a_pipelines_batch_is_tried(batch: int, dp: int) -> None:
     sizes = MicrobatchSizes(MODEL, roomy("8xH100"), Workload(batch * dp, 128), None, MIXED)
-    few, large = sizes.on(Degrees(1, 1, 1, 1, dp, 0, 0, 0, 1))
+    few, large = sizes.on(Degrees(1, 1, 1, 0, 1, dp, 0, 0, 0, 1))
     assert few == [size for size in range(1, batch + 1) if batch % size == 0] == divisors(batch) and not large
 
 

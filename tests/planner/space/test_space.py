@@ -9,6 +9,7 @@ import pytest
 
 from meshwright.planner.space.axis import AXES
 from meshwright.planner.space.space import Space, space_of
+from meshwright.prediction.description import describe
 from meshwright.prediction.predicted import predict
 from meshwright.schedules.order import registered
 from meshwright.specs import Cluster, ModelSpec, Workload, load_model
@@ -109,13 +110,55 @@ def test_a_contiguous_ring_is_never_faster_than_a_zigzag_nor_smaller() -> None:
 
 def test_experts_are_divided_along_data_parallel_devices() -> None:
     found = space(model=load_model("mixtral-8x7b"), microbatch_sizes=(1,))
-    assert set(found.ep) == {1, 2, 4, 8} and (found.dp * found.cp % found.ep == 0).all()
+    as_attention = found.taken(found.etp == 0)
+    assert set(found.ep) == set(as_attention.ep) == {1, 2, 4, 8}
+    assert (as_attention.dp * as_attention.cp % as_attention.ep == 0).all()
+    assert (as_attention.expert_tp == as_attention.tp).all()
     for number in range(0, len(found), 11):
         found.plan(number)
 
 
+def test_whole_experts_are_tried_where_they_fill_tensor_parallel_devices() -> None:
+    found = space(model=load_model("mixtral-8x7b"), microbatch_sizes=(1,), sequence=16384)
+    whole = found.taken(found.etp > 0)
+    assert set(whole.etp) == {1} and (whole.expert_tp == 1).all()
+    assert set(zip(whole.tp.tolist(), whole.ep.tolist(), strict=True)) == {
+        *((2, ep) for ep in (2, 4, 8)),
+        *((4, ep) for ep in (4, 8)),
+        (8, 8),
+    }
+    # eight experts on tp 4 x cp 4 lie along a part of cp
+    assert ((whole.tp == 4) & (whole.cp == 4) & (whole.ep == 8)).any()
+    for number in range(0, len(whole), max(1, len(whole) // 100)):
+        plan = whole.plan(number)
+        assert plan.expert_tp == 1 and f"ep={plan.ep}" in describe(plan)
+        assert plan.has_own_expert_tp == ("etp=1" in describe(plan)) == (plan.dp * plan.cp % plan.ep == 0)
+    assert not space(microbatch_sizes=(1,), sequence=16384).etp.any()  # nobody folds what is not there
+
+
+def test_how_experts_are_divided_is_fixed_and_forbidden_as_other_axes_are() -> None:
+    job: dict[str, Any] = {"model": load_model("mixtral-8x7b"), "microbatch_sizes": (1,)}
+    free = space(**job)
+    assert not space(**job, forbid=("etp",)).etp.any()
+    as_attention, whole = space(**job, fix={"etp": 0}), space(**job, fix={"etp": 1})
+    assert len(as_attention) == (free.etp == 0).sum() and (whole.expert_tp == 1).all()
+    assert 1 in whole.ep[whole.tp == 8] and set(whole.tp) == set(
+        free.tp
+    )  # asked for, all that fold are tried
+    wider = space(**job, fix={"etp": (1, 4), "tp": 2, "ep": (1, 2)})
+    pairs = set(zip(wider.expert_tp.tolist(), wider.ep.tolist(), strict=True))
+    assert pairs == {(1, 1), (1, 2), (4, 1), (4, 2)}
+    rows = np.stack([getattr(wider, name) for name in AXES if name != "etp"] + [wider.expert_tp], axis=1)
+    assert len(np.unique(rows, axis=0)) == len(wider)  # nothing is tried twice
+    with pytest.raises(PlanError, match="etp is both fixed and forbidden"):
+        space(**job, fix={"etp": 1}, forbid=("etp",))
+    with pytest.raises(PlanError, match="etp is -1"):
+        space(**job, fix={"etp": -1})
+
+
 def test_experts_fill_the_context_parallel_devices_inside_them() -> None:
     found = space("4x8xH100", sequence=16384, model=load_model("mixtral-8x7b"), microbatch_sizes=(1,))
+    found = found.taken(found.etp == 0)
     inside = found.ep[(found.cp > 1) & (found.ep > 1)] % found.cp[(found.cp > 1) & (found.ep > 1)]
     assert len(inside) and not inside.any()
     along_tp = space(model=load_model("mixtral-8x7b"), fix={"ep": 8, "tp": 8, "pp": 2, "microbatch_size": 1})

@@ -10,6 +10,7 @@ from meshwright.planner.advice.running_cost import price_per_hour_usd, running_c
 from meshwright.planner.search.plans import Plans
 from meshwright.prediction.description import (
     context_words,
+    expert_words,
     gathered_words,
     layers_words,
     parts_words,
@@ -76,9 +77,11 @@ def _sharded(plan: Plan) -> str:
 def _told(plan: Plan) -> str:
     """Degrees, schedule, microbatch, recompute, sharding: what differs between the rows."""
     degrees = [(name, getattr(plan, name)) for name in ("tp", "cp", "ep", "pp", "dp")]
+    folded = expert_words(plan).replace("=", "")
     chunks = f" x{plan.num_chunks}" if plan.num_chunks > 1 else ""
     words = [
         " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "1 device",
+        folded,
         context_words(plan),
         plan.schedule.removesuffix("_1f1b") + chunks if plan.pp > 1 else "",
         f"micro {plan.microbatch_size}",

@@ -191,7 +191,8 @@ def _exchanged(part: Pipelines, rows: Ints, case: Ints, pieces: Ints, each: int,
     blocks = part.first_device(part.dense)[case] - embedding - head
     dense = np.maximum(blocks, 0.0) / number
     expert = part.first_device(part.expert)[case] / number
-    group, is_divided = tables.group[rows], part.space.ep[rows] > 1
+    space, group = part.space, tables.group[rows]
+    is_divided = (space.ep[rows] > 1) | (space.expert_tp[rows] != space.tp[rows])
     own, experts = getattr(tables, kind), getattr(tables, f"{kind}_expert")
     beside = np.where(is_divided, 0.0, expert)
 

@@ -211,7 +211,8 @@ def _expert_shards(space: Space) -> Ints:
 def _inner_strides(space: Space, sites: Sites) -> list[Ints]:
     """Steps between devices along the axes on which a stage exchanges: they decide which of its exchanges cross nodes."""
     strides = space.strides
-    along = [np.where(space.cp > 1, strides["cp"], 0), np.where(space.ep > 1, strides["dp"], 0)]
+    is_folded = (space.ep > 1) | (space.expert_tp != space.tp)
+    along = [np.where(space.cp > 1, strides["cp"], 0), np.where(is_folded, strides["dp"], 0)]
     return [sites.told_apart(each) for each in (*along, vocabulary_strides(space))]
 
 
@@ -220,7 +221,7 @@ def _group_keys(space: Space, sites: Sites) -> list[Ints]:
     strides = space.strides
     is_sharded = (space.sharding > 0).astype(np.int64)
     along = [np.where(space.dp > 1, strides["dp"], 0), np.where(space.cp > 1, strides["cp"], 0)]
-    keys = [space.tp, space.cp, space.ep, space.dp, is_sharded, space.sharding_degree]
+    keys = [space.tp, space.cp, space.ep, space.expert_tp, space.dp, is_sharded, space.sharding_degree]
     return [*keys, *(sites.told_apart(each) for each in along)]
 
 

@@ -21,7 +21,7 @@ from meshwright.planner.space.space import Space
 from meshwright.simulator.pricing import with_inner
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.operator import Operator
-from meshwright.specs.plan.plan import Plan
+from meshwright.specs.plan.plan import AXES, Plan
 from meshwright.specs.sequence.context_parallel import ContextParallel
 from meshwright.stage.exchange.inner import inner_exchanges
 from meshwright.stage.group.parameter_group import reduction_algorithm
@@ -113,22 +113,32 @@ class PassSeconds:
         return columns_of(self._asked.of(columns, numbers, lambda n: self._of(space.plan(n), prices)))
 
     def least_s(self, plan: Plan, name: str, ways: Sequence[ContextParallel] = ()) -> Floats:
-        """What a pass computes at least, part by part, wherever the plan's devices stand: its operators, and what
-        tensor-parallel devices, which always stand together, exchange inside. Selective recompute adds to it. `ways`: in
-        which devices of cp may attend, of which the quickest counts; none: as the plan says."""
+        """What a pass computes at least, part by part, wherever the plan's devices stand: its operators, and what `_nearest`
+        devices exchange inside. Selective recompute adds to it. `ways`: in which devices of cp may attend, of which the
+        quickest counts; none: as the plan says."""
         assert self._prices is not None, "nobody asks without prices"
         pricing, found = self._prices.of(plan), np.zeros(len(self._parts))
-        costs, ends = pricing.costs, self.sites.members(plan, tensor_axes(plan))
+        costs, ends = pricing.costs, self._nearest(plan)
         key = self._key_of_least(plan, name)
         for place, (work, cost) in enumerate(self._priced_works(plan, key, name, pricing)):
-            inner = tuple(each for each in work.inner if each.exchange.axes == tensor_axes(plan))
+            inner = tuple(each for each in work.inner if each.exchange.axes in ends)
             bare = Cost(cost.seconds - cost.slack_s)
             if inner:
-                bare = with_inner(bare, work._replace(inner=inner), costs, costs, [ends] * len(inner), None)
+                groups = [ends[each.exchange.axes] for each in inner]
+                bare = with_inner(bare, work._replace(inner=inner), costs, costs, groups, None)
             found[place] = bare.seconds
         if len(ways) > 1:
             cores = [self._cores_s(plan, name, way, pricing) for way in ways]
             found += np.min(cores, axis=0) - self._cores_s(plan, name, plan.context_parallel, pricing)
+        return found
+
+    def _nearest(self, plan: Plan) -> dict[tuple[str, ...], tuple[int, ...]]:
+        """By axes the devices of groups that stand as near to each other as in any order of the mesh: tensor-parallel ones
+        always stand together, and those that have experts of a layer in the usual order, with no pipeline between them."""
+        found = {tensor_axes(plan): self.sites.members(plan, tensor_axes(plan))}
+        if self.sites.is_flat and plan.ep > 1:
+            usual = plan if plan.mesh_order == AXES else plan.changed(mesh_order=AXES)
+            found |= {axes: self.sites.members(usual, axes) for axes in routed_axes(usual)}
         return found
 
     def _cores_s(self, plan: Plan, name: str, way: ContextParallel, pricing: Pricing) -> Floats:

@@ -157,6 +157,8 @@ def is_forbidden(plan: Plan, word: str) -> bool:
         *((plan.context,) if plan.cp > 1 else ()),
     ):
         return True
+    if word == "etp":
+        return plan.has_own_expert_tp
     return getattr(plan, word, 1) not in (0, 1, False, (), Plan.vocabulary)
 
 

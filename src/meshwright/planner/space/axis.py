@@ -12,7 +12,7 @@ from meshwright.specs.plan.plan import FLOAT8_RECIPES, RECOMPUTES, VOCABULARIES
 from meshwright.specs.sequence.context_parallel import CONTEXTS, TOKEN_LAYOUTS
 
 AXES = (
-    *("tp", "cp", "ep", "pp", "dp", "mesh_order", "context", "token_layout", "ulysses"),
+    *("tp", "cp", "ep", "etp", "pp", "dp", "mesh_order", "context", "token_layout", "ulysses"),
     *("schedule", "num_chunks", "layers"),
     *("recompute", "recompute_blocks", "microbatch_size", "sharding", "sharding_degree"),
     *("sequence_parallel", "float8", "vocabulary"),
@@ -26,7 +26,6 @@ HANDED_ON = (
     "gathered",
     "dispatch",
     "ep_near",
-    "etp",
     "token_parts",
     "parts_of",
     "software",

@@ -31,6 +31,7 @@ SWITCHES = (
     "tp",
     "cp",
     "ep",
+    "etp",
     "pp",
     "dp",
     "sequence_parallel",
@@ -40,7 +41,7 @@ SWITCHES = (
     "vocabulary",
 )
 NOTHING_ELSE = ("none", "even", "ends")  # values that are left where all others are forbidden
-FROM_ZERO = ("recompute_blocks", "sharding_degree")
+FROM_ZERO = ("etp", "recompute_blocks", "sharding_degree")
 
 
 def words_of(wanted: Mapping[str, Sequence[Any]], banned: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import gcd
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 from meshwright.planner.space.axis import ENDS, LAYERS, MESH_ORDERS
@@ -25,23 +25,30 @@ from meshwright.stage.mesh import folded
 
 # Context parallelism pays where keys and values travel behind attention: a device keeps at least so many tokens.
 LEAST_TOKENS_OF_CP = 1024
+AS_ATTENTION, WHOLE = 0, 1  # of `Plan.etp`: experts are divided as attention is, or whole on a device
 # Boundaries cross nodes in every chunk; beyond so many chunks a pipeline sends more than its bubble shrinks.
 MAX_CHUNKS = 16
 
 
 class Degrees(NamedTuple):
-    """Degrees, the number of their order in `MESH_ORDERS`; and how cp devices attend: numbers in `CONTEXTS` and in
-    `TOKEN_LAYOUTS`, and how many of them exchange heads inside a ring."""
+    """Degrees (`etp` as of a plan: 0 is as tp and ep have it), the number of their order in `MESH_ORDERS`; and how cp devices
+    attend: numbers in `CONTEXTS` and in `TOKEN_LAYOUTS`, and how many of them exchange heads inside a ring."""
 
     tp: int
     cp: int
     ep: int
+    etp: int
     pp: int
     dp: int
     mesh_order: int
     context: int
     token_layout: int
     ulysses: int
+
+    @property
+    def expert_tp(self) -> int:
+        """Devices that share one expert's matrices, as `Plan.expert_tp`."""
+        return self.etp or shared_by_expert(self.tp, self.dp * self.cp, self.ep)
 
 
 def layouts(
@@ -50,27 +57,26 @@ def layouts(
     workload: Workload,
     wanted: Mapping[str, Sequence[Any]],
     contexts: ContextKinds,
-    etp: int = 0,
 ) -> Iterator[Degrees]:
     """All layouts of a model on all devices of a cluster; `wanted`: the values that are allowed of an axis.
 
-    `contexts` says how devices of cp may attend, `etp` how many share an expert's matrices, as of a plan. A tensor-parallel
-    degree beyond a node, and an order that puts no device elsewhere, are only tried where wanted.
+    `contexts` says how devices of cp may attend. A tensor-parallel degree beyond a node, and an order that puts no device
+    elsewhere, are only tried where wanted.
     """
     devices, node = cluster.num_devices, cluster.levels[0].num_devices
     orders = MESH_ORDERS if len(cluster.levels) > 1 else MESH_ORDERS[:1]
     orders = tuple(wanted.get("mesh_order", orders))
     degrees = wanted["tp"] if "tp" in wanted else divisors(min(node, devices))
-    for tp in (degree for degree in degrees if _divides_model(model, degree, etp)):
+    for tp in (degree for degree in degrees if _divides_attention(model, degree)):
         for cp in wanted.get("cp", _context_degrees(model, workload.sequence_length)):
             kinds = contexts.of(tp, cp)
             for pp in divisors(devices // (tp * cp)) if devices % (tp * cp) == 0 else ():
                 dp = devices // (tp * cp * pp)
                 if pp > model.num_layers + 2 or workload.global_batch % dp:
                     continue
-                for ep in _expert_degrees(model, (tp, cp, dp), etp, wanted.get("ep")):
+                for ep, etp in _expert_degrees(model, (tp, cp, dp), wanted):
                     for order in _distinct_orders(orders, {"pp": pp, "dp": dp, "cp": cp, "tp": tp}):
-                        yield from (Degrees(tp, cp, ep, pp, dp, order, *kind) for kind in kinds)
+                        yield from (Degrees(tp, cp, ep, etp, pp, dp, order, *kind) for kind in kinds)
 
 
 def pipelines(num_layers: int, pp: int) -> list[tuple[int, int]]:
@@ -118,9 +124,9 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // d for d in small)})
 
 
-def _divides_model(model: ModelSpec, degree: int, etp: int) -> bool:
-    """Does a tensor-parallel degree divide what it has to?"""
-    return divides(model, degree, etp) and model.vocabulary_size % degree == 0
+def _divides_attention(model: ModelSpec, degree: int) -> bool:
+    """Does a tensor-parallel degree divide what it has to, experts aside?"""
+    return divides(model, degree, WHOLE) and model.vocabulary_size % degree == 0
 
 
 ContextKind = tuple[int, int, int]  # numbers in `CONTEXTS` and `TOKEN_LAYOUTS`, and of `Plan.ulysses`
@@ -211,26 +217,44 @@ def _context_degrees(model: ModelSpec, sequence_length: int) -> list[int]:
 
 
 def _expert_degrees(
-    model: ModelSpec, attention: tuple[int, int, int], etp: int, wanted: Sequence[int] | None
-) -> list[int]:
-    """Degrees along devices of dp x cp, from the inside out; where one is asked for, or etp is, all that fold."""
-    if not model.num_experts:
-        return [1] if wanted is None or 1 in wanted else []
-    _, cp, dp = attention
-    if wanted is None and not etp:
-        return [d for d in divisors(model.num_experts) if dp * cp % d == 0 and (d == 1 or d % cp == 0)]
-    asked = divisors(model.num_experts) if wanted is None else wanted
-    return [each for each in asked if model.num_experts % each == 0 and _folds(attention, etp, each)]
+    model: ModelSpec, attention: tuple[int, int, int], wanted: Mapping[str, Sequence[int]]
+) -> list[tuple[int, int]]:
+    """(ep, etp) of a model's experts on devices of attention's degrees tp, cp and dp.
 
-
-def _folds(attention: tuple[int, int, int], etp: int, ep: int) -> bool:
-    """Do the devices of a stage fold into so many for experts, too?"""
+    Where nobody asks for others, experts are divided as attention is and lie along dp x cp, from the inside out; or they are
+    whole on devices that fill those of tp. Where ep is asked for, or an etp, all that fold.
+    """
     tp, cp, dp = attention
-    own = etp or shared_by_expert(tp, cp * dp, ep)
-    if tp * cp * dp % (own * ep):
+    if not model.num_experts:
+        plain = 1 in wanted.get("ep", (1,)) and divides(model, tp)
+        return [(1, etp) for etp in wanted.get("etp", (AS_ATTENTION,))[:1] if plain]
+    degrees = list(wanted.get("ep", divisors(model.num_experts)))
+    found: dict[tuple[int, int], int] = {}
+    for etp in wanted.get("etp", (AS_ATTENTION, *((WHOLE,) if tp > 1 else ()))):
+        for ep in (each for each in degrees if model.num_experts % each == 0):
+            own = etp or shared_by_expert(tp, cp * dp, ep)
+            if not (divides(model, tp, own) and _folds(attention, (own, ep))):
+                continue
+            is_asked = "ep" in wanted or (etp and "etp" in wanted)
+            if is_asked or _is_usual(attention, etp, ep):
+                found.setdefault((own, ep), etp)
+    return [(ep, etp) for (_, ep), etp in found.items()]
+
+
+def _is_usual(attention: tuple[int, int, int], etp: int, ep: int) -> bool:
+    """Is it tried where nobody asks for such degrees?"""
+    tp, cp, dp = attention
+    if etp == AS_ATTENTION:
+        return dp * cp % ep == 0 and (ep == 1 or ep % cp == 0)
+    return ep > 1 and ep % tp == 0
+
+
+def _folds(attention: tuple[int, int, int], experts: tuple[int, int]) -> bool:
+    """Do the devices of a stage fold into so many for experts, too?"""
+    if prod(attention) % prod(experts):
         return False
     try:
-        folded(attention, (own, ep))
+        folded(attention, experts)
     except PlanError:
         return False
     return True

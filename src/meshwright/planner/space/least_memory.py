@@ -41,7 +41,6 @@ class LeastMemory:
         chosen = {name: formats[name] for name in FORMATS if name in formats}
         plan = Plan.of(model, cluster, workload, dp=1, num_devices=1, **chosen)
         self._sizes = [_state_sizes(plan.changed(sharding=name)) for name in SHARDINGS]
-        self._etp = int(formats.get("etp", 0))
         self._num_experts = sum(
             count * sum(each.num_elements for each in block_parameters(model, block) if each.is_expert)
             for block, count in model.block_kinds(0, model.num_layers)
@@ -59,7 +58,7 @@ class LeastMemory:
         """Of a whole pipeline. Gradients are not there before the first backward under ZeRO-3."""
         tp, ep, experts = layout.tp, layout.ep, self._num_experts
         shared = degree or layout.dp * layout.cp
-        folded = max(tp, self._etp) * ep  # at least as many devices as share a layer's experts
+        folded = layout.expert_tp * ep  # devices that share a layer's experts
         whole = (self._model.num_parameters - experts) / tp + experts / folded
         divided = (self._model.num_parameters - experts) / (tp * shared) + experts / max(folded, tp * shared)
         return sum(size.num_bytes * (divided if size.is_shared else whole) for size in self._sizes[sharding])

@@ -30,19 +30,20 @@ def members(plan: Plan, axes: Sequence[str]) -> Ints:
 
 
 class Sites:
-    """Groups of devices, one for all that lie alike on the nodes of a cluster: exchanges cannot tell them apart."""
+    """Groups of devices, one for all that lie alike on the nodes of a cluster: exchanges cannot tell them apart.
+
+    ``is_flat``: all nodes are as far from each other, so that how many devices stand on each says all.
+    """
 
     def __init__(self, cluster: ClusterSpec) -> None:
-        self._node, self._is_flat = (
-            cluster.levels[0].num_devices,
-            len(cluster.levels) <= 2 and not cluster.links and not cluster.is_routed,
-        )
+        self._node = cluster.levels[0].num_devices
+        self.is_flat = len(cluster.levels) <= 2 and not cluster.links and not cluster.is_routed
         self._known: dict[tuple[object, ...], tuple[int, ...]] = {}
         self._asked: dict[tuple[object, ...], tuple[int, ...]] = {}
 
     def told_apart(self, strides: Ints) -> Ints:
         """Steps between neighbours, as far as exchanges can tell: whole nodes are as far as one where all nodes are."""
-        if not self._is_flat:
+        if not self.is_flat:
             return strides
         return np.where(strides % self._node == 0, np.minimum(strides, self._node), strides)
 
@@ -62,7 +63,7 @@ class Sites:
         return self._asked[key]
 
     def _alike(self, found: Ints) -> tuple[int, ...]:
-        if not self._is_flat:
+        if not self.is_flat:
             return tuple(found.tolist())
         counts = np.bincount(found // self._node)
         counts = counts[counts > 0]

@@ -70,7 +70,7 @@ class Fineness(NamedTuple):
         return self.orders is None or layout.mesh_order in self.orders
 
 
-WIDTHS = (9, 5, 1, 2, 3)  # axes of each independent choice
+WIDTHS = (10, 5, 1, 2, 3)  # axes of each independent choice
 # The first under which there are few enough candidates; pp inside dp is the order that most stacks offer besides theirs.
 PP_INSIDE = (0, MESH_ORDERS.index("dp-pp-cp-tp"))
 FINENESS = (
@@ -122,6 +122,7 @@ class Space:
     tp: Ints
     cp: Ints
     ep: Ints
+    etp: Ints
     pp: Ints
     dp: Ints
     mesh_order: Ints
@@ -179,8 +180,8 @@ class Space:
     @cached_property
     def expert_tp(self) -> Ints:
         """Devices that share one expert's matrices, as `Plan.expert_tp`."""
-        fixed = int(self.formats.get("etp", 0))
-        return np.full(len(self), fixed) if fixed else np.where(self.dp * self.cp % self.ep == 0, self.tp, 1)
+        as_attention = np.where(self.dp * self.cp % self.ep == 0, self.tp, 1)
+        return np.where(self.etp > 0, self.etp, as_attention)
 
     def overlap(self, sharding: int) -> tuple[str, ...]:
         """What runs beside computes under this sharding."""
@@ -299,11 +300,7 @@ def space_of(
         0 if {"context", "token_layout"} & wanted.keys() else cluster.levels[0].num_devices,
     )
     choices = _Choices(model, cluster, workload, sizes, limits, names, least, "mesh_order" in wanted)
-    every = [
-        each
-        for each in layouts(model, cluster, workload, wanted, contexts, int(formats.get("etp", 0)))
-        if choices.allows(each)
-    ]
+    every = [each for each in layouts(model, cluster, workload, wanted, contexts) if choices.allows(each)]
     kinds: dict[tuple[int, int], tuple[ContextKind, ...]] = {}
     if is_open:
         kinds = {
@@ -563,7 +560,5 @@ def _is_nested(layout: Degrees, shared: int) -> bool:
     """Do groups of so many devices divide dp x cp, and nest with those that share experts?"""
     if shared % layout.cp or layout.dp * layout.cp % shared:
         return False
-    along_dp = shared // layout.cp
-    inside = layout.cp * (1 if layout.dp * layout.cp % layout.ep == 0 else layout.tp)
-    experts = max(1, layout.ep // inside)
-    return along_dp % experts == 0 or experts % along_dp == 0
+    group, matrices = layout.tp * shared, layout.expert_tp
+    return all(group % each == 0 or each % group == 0 for each in (matrices, matrices * layout.ep))

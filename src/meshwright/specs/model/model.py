@@ -177,9 +177,9 @@ class ModelSpec(ModelShape):
         """Of blocks first .. first + count - 1: one block of each kind, and how many there are of it."""
         if len(self.blocks) == 1 and not self.trained:
             return ((first, count),) if count else ()
-        found: dict[BlockKind, tuple[int, int]] = {}
+        found: dict[int, tuple[int, int]] = {}
         for block in range(first, first + count):
-            kind = self._kinds[block]
+            kind = self._kind_numbers[block]
             found[kind] = (found[kind][0], found[kind][1] + 1) if kind in found else (block, 1)
         return tuple(found.values())
 
@@ -187,6 +187,12 @@ class ModelSpec(ModelShape):
     def _kinds(self) -> tuple[BlockKind, ...]:
         trained = (trained_names(self, i) if self.is_adapted else None for i in range(self.num_layers))
         return tuple(map(BlockKind, self.layers, trained))
+
+    @cached_property
+    def _kind_numbers(self) -> tuple[int, ...]:
+        """Of every block the number of its kind: kinds are compared once."""
+        number: dict[BlockKind, int] = {}
+        return tuple(number.setdefault(kind, len(number)) for kind in self._kinds)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that are not at their defaults as plain values, for files; `from_dict` reads them back."""

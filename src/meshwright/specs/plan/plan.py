@@ -368,6 +368,11 @@ class Plan:
         return self.etp or shared_by_expert(self.tp, self.dp * self.cp, self.ep)
 
     @property
+    def has_own_expert_tp(self) -> bool:
+        """Do others share an expert's matrices than tp and ep say by themselves?"""
+        return self.expert_tp != shared_by_expert(self.tp, self.dp * self.cp, self.ep)
+
+    @property
     def expert_dp(self) -> int:
         """Devices that hold the same part of the same experts."""
         return self.dp * self.cp * self.tp // (self.expert_tp * self.ep)
