@@ -46,7 +46,7 @@ FURTHER = {
         "published",  # four layers whose parts are published
         "routing_function",  # those that train, as another model of the user's
     },
-    "tutel": {"layer"},  # the paper's layer by data sheets
+    "tutel": {"layer", "vision_rows"},  # the paper's layer by data sheets; a small vision model as a program
     "byte_scale": {"published_job"},  # steps of its paper's job, by what the paper says of it
     "zeppelin": {
         "remap",

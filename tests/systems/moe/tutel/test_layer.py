@@ -26,7 +26,7 @@ def test_parts_multiply_to_the_whole(devices: int) -> None:
 
 
 def test_claims_stand_as_the_page_tells_them() -> None:
-    own = system("tutel").claims
+    own = [claim for claim in system("tutel").claims if ":" not in claim.by]
     found = [claim.judge(getattr(card, claim.by)(**claim.arguments)) for claim in own]
     missed = {one.claim.paper_value for one in found if not one.passed}
     assert missed == {4.96, 3.11, 5.75, 4.25, 1.24} and max(claim.tolerance for claim in own) <= 0.25

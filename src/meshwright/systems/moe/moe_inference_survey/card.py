@@ -20,6 +20,7 @@ from __future__ import annotations
 from meshwright.systems.moe.moe_inference_survey.mechanism import TAXONOMY, is_there
 
 FILLS = {"job": "job:SurveyOfModel"}
+SLOTS = ("weights", "expert_placement")  # that headings name
 CLAIMS = (
     {
         "claim": "share of headings, {level} level, whose code is in the tree or that have a reason",
@@ -39,5 +40,5 @@ def named_share(level: str) -> float:
     """Of the headings of a level. Slots are looked up by the tests of the page, which know the catalog."""
     own = [topic for topic in TAXONOMY if topic.heading[0] == level]
     return sum(
-        topic.why_not != "" or all(is_there(code, ("weights",)) for code in topic.code) for topic in own
+        topic.why_not != "" or all(is_there(code, SLOTS) for code in topic.code) for topic in own
     ) / len(own)

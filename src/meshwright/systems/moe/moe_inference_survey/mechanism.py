@@ -71,14 +71,21 @@ TAXONOMY = (
     ),
     Topic(
         ("system", "expert parallelism", "load balancing"),
-        ("systems/moe/hecate/mechanism.py:materialized", "systems/moe/hecate/mechanism.py:sharded"),
-        "copies of busy experts, owners by load: of loads that are told, and in a study that trains a layer",
-        "meshwright run 'hecate(loads=\"loads.csv\", devices=DEVICES)'",
+        (
+            "slot expert_placement", "specs/routing/balanced_experts.py:BalancedExperts",
+            "systems/moe/hecate/placement.py:Hecate", "systems/moe/moe_tuner/mechanism.py:MoeTuner",
+        ),
+        "experts placed by a recorded routing, as a file that `train` and `simulate` read (with copies: `simulate`)",
+        "meshwright place routing.npz --devices DEVICES --by eplb --by hecate --by moe_tuner",
     ),
     Topic(
         ("system", "expert parallelism", "all-to-all communication"),
-        ("executor/handlers/chain_handler.py:exchange_rows", "costs/collective/nccl.py:NcclCollectives"),
-        "routed all-to-alls of run-time sizes, priced by measured curves",
+        (
+            "executor/handlers/chain_handler.py:exchange_rows", "costs/collective/nccl.py:NcclCollectives",
+            "systems/moe/ex_flow/decode_rows.py:DecodeRows",
+        ),
+        "routed all-to-alls of run-time sizes, in two levels or a row once to each device where a plan says, priced by "
+        "measured curves; one a layer where contexts are everywhere, in a study",
         "meshwright plan MODEL 1xDEVICESxH100 --global-batch 64 --seq 4096 --fix ep=DEVICES",
     ),
     Topic(
