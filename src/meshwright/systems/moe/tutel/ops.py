@@ -129,13 +129,14 @@ def first_dense(shape: VisionShape) -> Tensor:
 
 def first_part(shape: VisionShape, rank: int) -> Tensor:
     """Flat: rows of the first matrix, then columns of the second one, transposed."""
-    return _drawn(shape, "part", rank, size=(shape.part_numbers,)) / shape.hidden**0.5
+    drawn: Tensor = _drawn(shape, "part", rank, size=(shape.part_numbers,)) / shape.hidden**0.5
+    return drawn
 
 
 def dense_of(shape: VisionShape, flat: Tensor) -> list[Tensor]:
     """Patches [E, D], positions [P, E], router [X, E], head [C, E]."""
     numbers = [rows * columns for rows, columns in shape.dense_sizes]
-    return [each.view(size) for each, size in zip(flat.split(numbers), shape.dense_sizes, strict=True)]
+    return [each.view(size) for each, size in zip(torch.split(flat, numbers), shape.dense_sizes, strict=True)]
 
 
 def embedded(patches_TPD: Tensor, dense: Sequence[Tensor]) -> Tensor:
@@ -158,7 +159,8 @@ def image_loss(y_NE: Tensor, classes_T: Tensor, head_CE: Tensor, num_images: int
 def part_of(x_NE: Tensor, part: Tensor) -> Tensor:
     """What one part of an expert's inner units adds: [N, E]; parts of an expert add up to it."""
     up_IE, down_IE = part.view(2, -1, x_NE.shape[1])
-    return F.gelu(F.linear(x_NE, up_IE)) @ down_IE
+    added_NE: Tensor = F.gelu(F.linear(x_NE, up_IE)) @ down_IE
+    return added_NE
 
 
 def _place(context: Context, row: Row) -> tuple[VisionShape, Division]:
