@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 from meshwright.executor.job.pool import Pool
 from meshwright.ir.judge.verify import verify
 from meshwright.systems.moe.tutel import study
-from meshwright.systems.moe.tutel.ops import Division, VisionShape
+from meshwright.systems.moe.tutel.ops import ExpertSharing, VisionShape
 from meshwright.systems.moe.tutel.vision_rows import vision_steps
 
 SMALL = VisionShape(images=3)
@@ -54,7 +54,7 @@ def test_experts_get_different_patches() -> None:
 
 def test_who_gathers_and_who_computes() -> None:
     """Four ranks, two experts in two parts each: r = 1 gathers both parts on both, r = 2 neither, r = 0 all on all."""
-    one, two, none = (Division(SMALL, shared) for shared in (1, 2, 0))
+    one, two, none = (ExpertSharing(SMALL, shared) for shared in (1, 2, 0))
     assert [list(one.gatherers(rank)) for rank in range(4)] == [[0, 1], [0, 1], [2, 3], [2, 3]]
     assert (one.targets(0, 1), one.targets(3, 0)) == ([2], [1])
     assert (two.num_gathered, two.targets(0, 1)) == (1, [2, 3])

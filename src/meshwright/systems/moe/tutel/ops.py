@@ -74,7 +74,7 @@ class VisionShape:
         )
 
 
-class Division(NamedTuple):
+class ExpertSharing(NamedTuple):
     """Who computes with what: r, and how many ranks gather each other's parts. r = 0: everybody gathers all."""
 
     shape: VisionShape
@@ -163,10 +163,10 @@ def part_of(x_NE: Tensor, part: Tensor) -> Tensor:
     return added_NE
 
 
-def _place(context: Context, row: Row) -> tuple[VisionShape, Division]:
+def _place(context: Context, row: Row) -> tuple[VisionShape, ExpertSharing]:
     shape = VisionShape(**context.options["shape"])
     step = min(row.part, len(context.options["shared"]) - 1)
-    return shape, Division(shape, context.options["shared"][step])
+    return shape, ExpertSharing(shape, context.options["shared"][step])
 
 
 def _routed(context: Context, row: Row, flat: Tensor) -> tuple[RoutedPatches, Tensor, list[Tensor]]:
@@ -211,7 +211,7 @@ def route_patches(context: Context, row: Row, inputs: Sequence[Any]) -> Sequence
 
 
 def _computed(
-    shape: VisionShape, division: Division, rank: int, rows: Tensor, parts: Sequence[Tensor]
+    shape: VisionShape, division: ExpertSharing, rank: int, rows: Tensor, parts: Sequence[Tensor]
 ) -> Tensor:
     """Every row by all parts of its expert that are here."""
     expert_N, x_NE = rows[:, 0].long(), rows[:, 1:]

@@ -15,7 +15,7 @@ from meshwright.executor.rank.handler import ValueName
 from meshwright.systems.moe.tutel.mechanism import shared_degrees
 from meshwright.systems.moe.tutel.ops import (
     RATE,
-    Division,
+    ExpertSharing,
     VisionShape,
     dense_of,
     embedded,
@@ -136,7 +136,7 @@ def difference(one: TrainedVision, other: TrainedVision) -> float:
 
 def expected_bytes(shape: VisionShape, shared: int) -> dict[str, float]:
     """Of the first step, by the closed form: a part to each other who gathers it, a patch to each other who computes it."""
-    division, dense = Division(shape, shared), dense_of(shape, first_dense(shape))
+    division, dense = ExpertSharing(shape, shared), dense_of(shape, first_dense(shape))
     moved = 0
     for rank in range(shape.ranks):
         experts = gates_of(embedded(images_of(shape, 0, rank)[0], dense), dense[2])[1].tolist()
