@@ -83,6 +83,10 @@ CASES = [
     (planned("qwen moe", dp=2, ep=2, dispatch="once"), POSITION),
     (planned("qwen moe", tp=2, sequence_parallel=True), POSITION),
     (planned("folded deepseek", tp=2, dp=2, etp=2, ep=2), POSITION),
+    (planned("folded qwen moe", tp=2, etp=1, ep=2, microbatch_size=2), PROBABILITY),  # a sample each
+    (planned("folded mixtral", tp=2, dp=2, etp=4, microbatch_size=2), POSITION),
+    (planned("folded deepseek", tp=2, dp=2, etp=1, ep=4, microbatch_size=2, dispatch="once"), POSITION),
+    (planned("qwen moe", dp=2, ep=2, microbatch_size=2, token_parts=2), PROBABILITY),
 ]
 
 
@@ -129,7 +133,16 @@ def test_a_capacity_is_rounded_up() -> None:
 
 
 @pytest.mark.parametrize("capacity", [POSITION, PROBABILITY], ids=DROPS)
-@pytest.mark.parametrize("choices", [{"cp": 2}, {"tp": 2, "ep": 2, "sequence_parallel": True}], ids=str)
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"cp": 2},
+        {"tp": 2, "ep": 2, "sequence_parallel": True},
+        {"tp": 2, "etp": 1, "ep": 2, "microbatch_size": 1},
+        {"token_parts": 2, "parts_of": "sequence"},
+    ],
+    ids=str,
+)
 def test_parts_of_sequences_have_no_capacity(capacity: ExpertCapacity, choices: dict[str, object]) -> None:
     with pytest.raises(PlanError, match="see a part of one") as caught:
         capacity.check(planned(**choices).plan())

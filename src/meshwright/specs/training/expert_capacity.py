@@ -9,7 +9,6 @@ from fractions import Fraction
 from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.training.router_losses import has_parts_of_sequences
 
 POSITION, PROBABILITY = "position", "probability"
 DROPS = (POSITION, PROBABILITY)
@@ -50,11 +49,13 @@ class ExpertCapacity:
         if not self:
             return
         self.check_model(plan.model)
-        if has_parts_of_sequences(plan):
+        if not sees_whole_sequences(plan):
             raise PlanError(
-                "a capacity of experts, which counts where the tokens of a sequence go, and routers that see a part of one",
-                allowed="cp=1, experts that are not divided along tp, sequences that are not cut into parts",
-                next="plan without them, or train dropless, with a balance by --router-bias-update-rate or --z-loss",
+                "a capacity of experts, which counts where the tokens of a sequence go, and routers that see a part of one: "
+                "no row of a program tells them what the others chose",
+                allowed="cp=1, sequences that are not cut into parts; experts along tp without sequence parallelism, and "
+                "as many samples of a microbatch as ranks that look after a part of its tokens each",
+                next="plan so, or train dropless, with a balance by --router-bias-update-rate or --z-loss",
             )
 
     def check_model(self, model: ModelSpec) -> None:
@@ -64,3 +65,18 @@ class ExpertCapacity:
                 f"a capacity of experts, and {model.name} has none, or an encoder",
                 allowed="decoders with experts",
             )
+
+
+def sees_whole_sequences(plan: Plan) -> bool:
+    """Has every router all tokens of each sequence that it sees any of?
+
+    Of a microbatch that all ranks of tp have, those that do not share every expert look after equal runs of its samples; a
+    stream that is divided has a part of each sequence on every rank, where experts fold apart from attention.
+    """
+    if plan.cp > 1 or plan.has_chunks:
+        return False
+    folds = plan.ep > 1 or plan.expert_tp != plan.tp
+    if plan.tp == 1 or not folds:
+        return True
+    num_apart = plan.tp // min(plan.tp, plan.expert_tp)
+    return not plan.sequence_parallel and all(part.num_samples % num_apart == 0 for part in plan.parts)
