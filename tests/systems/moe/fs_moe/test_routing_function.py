@@ -6,6 +6,7 @@ import pytest
 
 from meshwright import catalog
 from meshwright.executor.job.pool import Pool
+from meshwright.specs.config.export import config_from_model
 from meshwright.specs.config.source import load_model
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.block import Routing
@@ -20,10 +21,18 @@ def test_experts_of_all_layers_are_routed_so(gate: str, routing: Routing, num: i
     model = load_model("qwen3-30b-a3b")
     make = catalog.filler("variant", f"fs_moe(gate={gate})")
     made = make(model)
-    assert {(each.experts.routing, each.experts.num_experts_per_token) for each in made.layers} == {
-        (routing, num)
-    }
+    experts = [each.experts for each in made.layers if each.experts]
+    found = {(each.routing_in(model.architecture), each.num_experts_per_token) for each in experts}
+    assert len(experts) == model.num_layers and found == {(routing, num)}
     assert make(made) == made and made.num_parameters == model.num_parameters
+
+
+def test_a_family_s_own_routing_is_not_said_again_so_that_it_is_still_exported() -> None:
+    mixtral = load_model("mixtral-8x7b")
+    assert RoutingFunction("gshard")(mixtral) == mixtral
+    assert config_from_model(RoutingFunction("gshard")(mixtral))["num_experts_per_tok"] == 2
+    with pytest.raises(SpecError, match="router_scores"):
+        config_from_model(RoutingFunction("sigmoid")(mixtral))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.block import BlockSpec, Experts, Routing
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.model.shape import Architecture
 from meshwright.specs.option import option
 
 TOP_TWO = 2  # GShard's experts of a token
@@ -48,13 +49,16 @@ class RoutingFunction:
             )
         if not model.num_experts:
             raise SpecError(f"{model.name} has no experts", allowed="a mixture of experts")
-        return replace(model, blocks=tuple((self._routed(block), count) for block, count in model.blocks))
+        blocks = tuple((self._routed(block, model.architecture), count) for block, count in model.blocks)
+        return replace(model, blocks=blocks)
 
-    def _routed(self, block: BlockSpec) -> BlockSpec:
+    def _routed(self, block: BlockSpec, family: Architecture) -> BlockSpec:
+        """A routing that is the family's own is not said, so that the model's configuration still can be written."""
         experts = block.feed_forward
         if not isinstance(experts, Experts):
             return block
         num = min(TOP_TWO, experts.num_experts) if self.gate == "gshard" else experts.num_experts_per_token
-        return replace(
-            block, feed_forward=replace(experts, routing=ROUTINGS[self.gate], num_experts_per_token=num)
-        )
+        usual = replace(experts, routing=None, num_experts_per_token=num)
+        wanted = ROUTINGS[self.gate]
+        is_usual = usual.routing_in(family) == wanted
+        return replace(block, feed_forward=usual if is_usual else replace(usual, routing=wanted))
