@@ -19,9 +19,11 @@ from meshwright.schedules import registered
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import GATHERED, Plan
+from meshwright.specs.plan.software import EXECUTOR
 from meshwright.specs.plan.workload import Workload
 from meshwright.stage.chain.chain import Chain
 from meshwright.stage.saved.block import block_saved
+from meshwright.stage.saved.size import kept_bytes_per_token
 
 LAYERS, HIDDEN, HEADS, SAMPLES, LENGTH = 4, 128, 4, 4, 128
 MODEL = ModelSpec.decoder(
@@ -29,14 +31,24 @@ MODEL = ModelSpec.decoder(
 )
 STREAM_BYTES = SAMPLES * LENGTH * HIDDEN * 4  # of the residual stream in float32
 LARGEST_EXCESS = 1.01
+EXPERTS = MODEL.changed(
+    architecture="mixtral", num_experts=4, num_experts_per_token=2, expert_intermediate_size=192
+)
+# Places and counts of rows are kept, too, whole on every device, and not counted: the more devices, the larger their share.
+INDEX_SHARE = 0.05
 
 
-def live(folder: Path, dtype: str = "float32", **choices: Any) -> int:
-    """Bytes between F and B of one stage with all layers, on one device."""
+def planned(model: ModelSpec, dtype: str = "float32", **choices: Any) -> Plan:
+    """One stage with all layers, one microbatch."""
     cluster = Cluster(f"{choices.get('tp', 1)}xcpu")
-    plan = Plan.of(MODEL, cluster, Workload(SAMPLES, LENGTH), dtype=dtype, microbatch_size=SAMPLES, **choices)
+    return Plan.of(model, cluster, Workload(SAMPLES, LENGTH), dtype=dtype, microbatch_size=SAMPLES, **choices)
+
+
+def live(folder: Path, dtype: str = "float32", model: ModelSpec = MODEL, **choices: Any) -> int:
+    """Bytes between F and B of one stage with all layers, on one device."""
+    plan = planned(model, dtype, **choices)
     layout = TensorLayout.of(plan)
-    training = TrainingConfig(MODEL, (LAYERS,), LENGTH, ADAMW, source=RANDOM, layout=layout)
+    training = TrainingConfig(model, (LAYERS,), LENGTH, ADAMW, source=RANDOM, layout=layout)
     program = lower(plan, registered()[plan.schedule], in_segments=True)
     folder.mkdir(exist_ok=True)
     return live_between(Job.of(program, 1, training=training, dtype=dtype), folder)
@@ -100,3 +112,23 @@ def test_by_operation_nothing_is_kept_that_runs_again(tmp_path: Path) -> None:
     kept, again = live(tmp_path), live(tmp_path, recompute="selective_op")
     each = sum(tensor.bytes_per_token for tensor in block_saved(MODEL) if tensor.name in remade)
     assert kept - again == pytest.approx(LAYERS * SAMPLES * LENGTH * each, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"tp": 2},
+        {"tp": 2, "etp": 1},
+        {"tp": 2, "etp": 1, "sequence_parallel": True},
+        {"tp": 4, "etp": 1, "sequence_parallel": True},
+    ],
+    ids=str,
+)
+def test_experts_keep_what_is_counted_whoever_shares_them(tmp_path: Path, choices: dict[str, Any]) -> None:
+    """Whole experts get the rows of a device's own part of the tokens; divided ones those of all of them."""
+    model = EXPERTS if choices["tp"] == 2 else EXPERTS.changed(num_kv_heads=4)
+    plan = planned(model, software=EXECUTOR.name, **choices)
+    live(tmp_path, model=model, **choices)  # the first one makes tables that live on
+    measured = live(tmp_path, model=model, **choices)
+    counted = SAMPLES * LENGTH * kept_bytes_per_token(plan, plan.stages()[0])
+    assert measured == pytest.approx(counted, rel=INDEX_SHARE)

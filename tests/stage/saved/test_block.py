@@ -102,12 +102,21 @@ def test_keys_are_divided_by_heads():
     assert sizes == [2 * 2048, 2 * 1024, 2 * 256]
 
 
-def test_experts_are_divided_by_their_own_degree():
+@pytest.mark.parametrize("etp", [1, 2, 4])
+def test_rows_and_matrices_of_experts_are_divided_by_tp_together(etp):
+    """Of T tokens etp / tp of all rows are on a device, and of each of them one part of etp: T / tp, whatever etp is."""
     model = model_from_config(QWEN2_MOE)
-    whole = SavingContext("bfloat16", tp=2, expert_tp=1)
-    divided = whole._replace(expert_tp=2)
-    inner = 3 * 4 * 20 * 2  # 3 experts a token, 4 tensors 20 wide, 2 bytes
-    assert stage_saved_bytes(model, MIDDLE, whole) - stage_saved_bytes(model, MIDDLE, divided) == inner / 2
+    whole, divided = SavingContext("bfloat16"), SavingContext("bfloat16", tp=4)
+    rows = 2 * 3 * model.hidden_size * 2  # dispatched and returned, 3 experts a token, 2 bytes
+    inner = 4 * 3 * 20 * 2  # 4 tensors 20 wide
+    of_experts = ("experts' ", "dispatched rows")
+
+    def kept(context):
+        tensors = context_saved(model, context, 1)
+        return sum(tensor_bytes(model, each, context) for each in tensors if each.name.startswith(of_experts))
+
+    assert kept(whole) == rows + inner
+    assert kept(divided._replace(num_row_parts=4 // etp)) == rows * etp / 4 + inner / 4
 
 
 def test_products_that_keep_their_inputs_in_float8():

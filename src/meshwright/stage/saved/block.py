@@ -26,8 +26,9 @@ GATHERED = ("first norm's output", "cross norm's output", "second norm's output"
 OF_BRANCHES = ("first norm's output", "second norm's output")
 
 # Who divides a tensor: "rows" sequence parallelism; "inner", "heads", "keys" tensor parallelism (keys: at least one
-# head a device); "experts" the experts' own; "whole" nobody.
-Division = Literal["rows", "inner", "heads", "keys", "experts", "whole"]
+# head a device); "experts" both who shares an expert's matrices and who has other rows, which together are those of tp;
+# "routed" who has other rows for experts; "whole" nobody.
+Division = Literal["rows", "inner", "heads", "keys", "experts", "routed", "whole"]
 
 
 # The module whose weight gradient reads a tensor, where nothing else does.
@@ -77,7 +78,9 @@ class SavingContext(NamedTuple):
         dtype: format of activations.
         recompute: none, selective (attention's core), selective_op (all but attention's result and every second
             product's, which are kept), full (all but the block's input).
-        tp, expert_tp, sequence_parallel: degrees as in a plan.
+        tp, sequence_parallel: degrees as in a plan.
+        num_row_parts: parts into which tp devices divide the rows of their tokens that go to experts; 1: each has all of
+            them, and its part of every expert's matrices.
         attention: "recomputed" (the executor's: nothing but its inputs), "flash" (a number for each row, too),
             "unfused" (scores, and the probabilities behind dropout).
         is_fused: elementwise kernels keep their inputs only: no SiLU of the gate beside gate and up (Megatron-LM and
@@ -91,7 +94,7 @@ class SavingContext(NamedTuple):
     dtype: str = "float32"
     recompute: str = "none"
     tp: int = 1
-    expert_tp: int = 1
+    num_row_parts: int = 1
     sequence_parallel: bool = False
     attention: Literal["recomputed", "flash", "unfused"] = "recomputed"
     is_fused: bool = False
@@ -107,7 +110,8 @@ def tensor_bytes(model: ModelSpec, tensor: SavedTensor, context: SavingContext) 
         "inner": context.tp,
         "heads": context.tp,
         "keys": context.tp,
-        "experts": context.expert_tp,
+        "experts": context.tp,
+        "routed": context.num_row_parts,
         "whole": 1,
     }
     is_gathered = context.keeps_gathered and tensor.name in GATHERED
@@ -330,8 +334,8 @@ def _expert_saved(model: ModelSpec, experts: Experts, b: int) -> list[SavedTenso
         SavedTensor("router probabilities", experts.num_experts, b, "routing"),
         SavedTensor("expert weights", chosen, b, "combine"),
         SavedTensor("expert numbers", chosen, INDEX_BYTES, "dispatch and combine"),
-        SavedTensor("dispatched rows", chosen * hidden, b, "gate_up weight gradient of experts", is_product_input=True),
-        SavedTensor("experts' output", chosen * hidden, b, "gradient of expert weights"),
+        SavedTensor("dispatched rows", chosen * hidden, b, "gate_up gradient of experts", "routed", is_product_input=True),
+        SavedTensor("experts' output", chosen * hidden, b, "gradient of expert weights", "routed"),
         *_mlp_saved(model, chosen * inner, b, "experts' ", "experts"),
     ]  # fmt: skip
     if experts.shared_intermediate_size:

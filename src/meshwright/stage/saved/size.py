@@ -12,6 +12,7 @@ from meshwright.specs.model.adaptation import trains_table
 from meshwright.specs.model.layers import StageLayers
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.software import EXECUTOR
+from meshwright.stage.mesh import folds_experts
 from meshwright.stage.piece import has_vocabulary_passes, has_vocabulary_share, is_vocabulary_split
 from meshwright.stage.saved.recomputed import is_partly_recomputed, kept_layers, recomputed_layers
 from meshwright.stage.saved.saved import (
@@ -32,16 +33,24 @@ def saving_context(plan: Plan) -> SavingContext:
     """Which tensors the plan's software keeps."""
     if plan.software == EXECUTOR.name:
         return SavingContext(
-            plan.dtype, plan.recompute, plan.tp, plan.expert_tp, sequence_parallel=plan.sequence_parallel,
+            plan.dtype, plan.recompute, plan.tp, num_row_parts(plan), sequence_parallel=plan.sequence_parallel,
             keeps_gathered=plan.gathered == "kept",
             attention="recomputed" if plan.core_attention == "flash" else "unfused",
         )  # fmt: skip
     return SavingContext(
-        dtype=plan.dtype, recompute=plan.recompute, tp=plan.tp, expert_tp=plan.expert_tp,
+        dtype=plan.dtype, recompute=plan.recompute, tp=plan.tp, num_row_parts=num_row_parts(plan),
         sequence_parallel=plan.sequence_parallel, attention="flash" if plan.core_attention == "flash" else "unfused",
         is_fused=plan.software_class.fuses_blocks, has_dropout=plan.attention == "unfused_dropout",
         keeps_float8=bool(plan.float8) and plan.software_class.fuses_loss, keeps_gathered=plan.gathered == "kept",
     )  # fmt: skip
+
+
+def num_row_parts(plan: Plan) -> int:
+    """Into how many parts tp devices divide the rows of their tokens that go to experts, before any is gathered: as many as
+    have other tokens, or other matrices; one where all have gathered the stream, and share every expert as attention."""
+    if not folds_experts(plan):
+        return 1
+    return plan.tp if plan.sequence_parallel else plan.tp // min(plan.tp, plan.expert_tp)
 
 
 def is_own_decoder(plan: Plan) -> bool:
