@@ -82,13 +82,20 @@ class Export:
     orders: tuple[tuple[str, ...], ...] = (AXES,)
     refusals: list[Refusal] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
+    passes: tuple[str, ...] = ()
 
     @classmethod
     def begin(
-        cls, target: str, plan: Plan, software: str, orders: tuple[tuple[str, ...], ...] = (AXES,)
+        cls,
+        target: str,
+        plan: Plan,
+        software: str,
+        orders: tuple[tuple[str, ...], ...] = (AXES,),
+        passes: tuple[str, ...] = (),
     ) -> Export:
-        """With `software`, the class of the target's own, where the plan names none; `orders` of the mesh it has."""
-        export = cls(target, canonical(plan, software), plan_digest(plan), orders)
+        """With `software`, the class of the target's own, where the plan names none; `orders` of the mesh and `passes` that
+        it has words for."""
+        export = cls(target, canonical(plan, software), plan_digest(plan), orders, passes=passes)
         if not plan.software:
             export.assumptions.append(f"software = {software}: the plan names no efficiency class")
         export._refuse_what_nobody_has()
@@ -186,7 +193,7 @@ class Export:
         ):
             self.need(not is_there, f"model {model.name}", f"{what} is not written")
         self.need(not plan.workload.lengths, "lengths of sequences", "every sequence is full")
-        for each in plan.passes:
+        for each in (one for one in plan.passes if one.name not in self.passes):
             self.refuse(f"pass {each.name}", "it has no such pass over its instructions")
 
 

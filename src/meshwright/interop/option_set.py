@@ -55,6 +55,13 @@ class OptionSet:
         self._is_read.add(name)
         self.draft.unknown.append(Option(f"--{name}", " ".join(self.values[name]), reason))
 
+    def leave(self, name: str, reason: str) -> None:
+        """Where it is there, `name` changes nothing of a plan. `reason` may hold {value}."""
+        if name in self.values:
+            self._is_read.add(name)
+            value = " ".join(self.values[name])
+            self.draft.irrelevant.append(Option(f"--{name}", value, reason.replace("{value}", value)))
+
     def flag(self, name: str, meaning: str) -> bool:
         """Whether the option is there."""
         if name in self.values:

@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.interop import Given, Imported
 from meshwright.interop.megatron.arguments import import_megatron
-from meshwright.specs import Plan
+from meshwright.specs import Plan, load_model
 from meshwright.specs.error import PlanError
 
 BASE = (
@@ -211,6 +211,41 @@ def test_experts_may_be_whole_on_devices_of_tensor_parallelism_and_their_tokens_
     assert read(BASE + experts + more + "4").plan.etp == 4, "an expert over more devices than attention"
     refused = read(BASE + experts + more + "3")
     assert "--expert-tensor-parallel-size" in {option.name for option in refused.unknown}
+
+
+def test_corrections_of_routers_are_a_pass_where_routers_have_some() -> None:
+    said = BASE + "--moe-router-enable-expert-bias --moe-router-bias-update-rate 2e-3 "
+    deepseek = load_model("deepseek-v3").changed(num_layers=16)
+    found = read(said, model=deepseek, cluster="16x8xH100", global_batch=256)
+    assert found.plan.options_of("correct_routers") == {"rate": 2e-3}
+    without = BASE + "--moe-router-enable-expert-bias"
+    usual = read(without, model=deepseek, cluster="16x8xH100", global_batch=256)
+    assert usual.plan.options_of("correct_routers") == {"rate": 1e-3}
+    none = read(said + "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 512")
+    assert none.plan.passes == () and "--moe-router-bias-update-rate" in {x.name for x in none.irrelevant}
+    with pytest.raises(PlanError, match="moe-router-bias-update-rate is"):
+        read(
+            without + " --moe-router-bias-update-rate many",
+            model=deepseek,
+            cluster="16x8xH100",
+            global_batch=256,
+        )
+
+
+def test_what_a_recipe_says_of_experts_is_noted_with_its_option() -> None:
+    """Losses and what drops tokens are a training's, and no plan's."""
+    found = read(
+        BASE
+        + "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 512 --moe-aux-loss-coeff 1e-2 --moe-z-loss-coeff 1e-3 "
+        "--moe-expert-capacity-factor 1.5 --moe-pad-expert-input-to-capacity --moe-token-drop-policy probs"
+    )
+    noted = {option.name: option.meaning for option in found.irrelevant}
+    assert noted["--moe-aux-loss-coeff"].endswith("meshwright train --balance-loss 1e-2")
+    assert noted["--moe-z-loss-coeff"].endswith("meshwright train --z-loss 1e-3")
+    assert noted["--moe-token-drop-policy"].endswith("meshwright train --drop-by probability")
+    refused = {option.name: option.meaning for option in found.unknown}
+    assert "train --capacity-factor" in refused["--moe-expert-capacity-factor"]
+    assert "not padded" in refused["--moe-pad-expert-input-to-capacity"]
 
 
 def test_graphs_of_parts_of_a_layer_are_not_understood() -> None:

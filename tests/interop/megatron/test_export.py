@@ -145,3 +145,15 @@ def test_pipelines_inside_data_parallelism_are_an_option_of_its_own() -> None:
     inside = plan.changed(mesh_order=("dp", "pp", "cp", "tp"))
     usual, other = (export_megatron(each, Cluster("2x8xH100")).text for each in (plan, inside))
     assert "--use-tp-pp-dp-mapping" in other and "--use-tp-pp-dp-mapping" not in usual
+
+
+def test_corrections_of_routers_come_back_as_they_went() -> None:
+    model = load_model("deepseek-v3").changed(num_layers=16)
+    choices: dict[str, Any] = {"dp": 16, "ep": 16}
+    text = text_of(model, passes=("correct_routers(rate=0.002)",), **choices)
+    assert "--moe-router-enable-expert-bias" in text and "--moe-router-bias-update-rate 0.002" in text
+    assert "--moe-router-score-function sigmoid" in text
+    back = import_megatron(text, "run.sh", Given(cluster=CLUSTER, model=model))
+    assert back.plan.options_of("correct_routers") == {"rate": 0.002}
+    assert "expert-bias" not in text_of(model, **choices)
+    assert "pass clip_gradients" in refusals(model, passes=("clip_gradients(max_norm=1.0)",), **choices)

@@ -140,9 +140,10 @@ def plan_like(
     is_allowed = not misfit and obeys(now.plan, fix or {}, forbid)
     is_best = is_allowed and today.step.value <= found[0].step.value
     best = today if is_best else found[0]
-    exported, refusals = _export(best.plan, now)
-    changes = _changes(now, best.plan, exported)
-    patched, unpatched = patched_job(now, best.plan, changes, exported)
+    kept = best.plan.changed(passes=now.plan.passes)  # corrections of routers are the training's own
+    exported, refusals = _export(kept, now)
+    changes = _changes(now, kept, exported)
+    patched, unpatched = patched_job(now, kept, changes, exported)
     beyond = [pair for pair in others if sayable and pair[0].step.value < best.step.value]
     faster, why = beyond[0] if beyond else (None, ())
     return PlansLike(

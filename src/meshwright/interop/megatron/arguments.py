@@ -6,6 +6,7 @@ from meshwright.interop.imported import Draft, Given, Imported
 from meshwright.interop.launch.shell_script import ShellScript
 from meshwright.interop.megatron.model import megatron_model
 from meshwright.interop.megatron.option import AS_ASSUMED, IRRELEVANT, NOT_IN_A_PLAN, PIPELINE_INSIDE
+from meshwright.interop.megatron.router import read_router
 from meshwright.interop.option_set import OptionSet, launch_words
 from meshwright.specs.error import PlanError
 from meshwright.specs.model.division import shared_by_expert
@@ -84,6 +85,7 @@ def import_megatron(text: str, where: str, given: Given) -> Imported:
     backend = options.text("moe-flex-dispatcher-backend", "dispatch = once", "")
     if dispatcher == "flex" and (is_once or backend):
         draft.choices["dispatch"] = "once"
+    read_router(options)
     for name in AS_ASSUMED:
         options.flag(name, "as assumed")
     options.sort_rest(IRRELEVANT, NOT_IN_A_PLAN)

@@ -22,6 +22,7 @@ from meshwright.interop.megatron.arguments import (
     WHOLE_STEP,
 )
 from meshwright.interop.megatron.option import PIPELINE_INSIDE
+from meshwright.interop.megatron.router import CORRECTION, LEFT_OPEN, router_options
 from meshwright.interop.script_text import comment, shell_word
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.model.block import Attention, Experts, LatentRanks
@@ -47,14 +48,15 @@ LAUNCH = """torchrun --nnodes "$NUM_NODES" --nproc-per-node "$GPUS_PER_NODE" --n
 
 def export_megatron(plan: Plan, cluster: ClusterSpec) -> Exported:
     """The script. Raises ExportError with every choice that Megatron-LM has no option for."""
-    export = Export.begin("megatron", plan, SOFTWARE, (AXES, PIPELINE_INSIDE))
-    model = _model_options(export)
+    export = Export.begin("megatron", plan, SOFTWARE, (AXES, PIPELINE_INSIDE), passes=(CORRECTION,))
+    model = [*_model_options(export), *router_options(export)]
     parallel = [*_degrees(export), *_stage_options(export), *_sharding(export), *_overlap(export)]
     training = [*_batch(export), *_precision(export), *_recompute(export), *_graph(export)]
     export.finish()
     left_open = (
         f"OWN_ARGS: data, a tokenizer of {plan.model.vocabulary_size} tokens, learning rate, checkpoints",
         "NODE_RANK, MASTER_ADDR and MASTER_PORT: set on every node",
+        *((LEFT_OPEN,) if plan.model.num_experts else ()),
     )
     text = "\n".join(_lines(export, cluster, model, parallel, training)) + "\n\n" + LAUNCH
     return Exported("megatron", text, export.digest, ".sh", left_open, tuple(export.assumptions))

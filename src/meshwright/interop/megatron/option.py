@@ -75,10 +75,10 @@ _TOPICS: Mapping[str, str] = {
         inprocess-restart run-workload-inspector-server manual-gc manual-gc-interval no-manual-gc-eval
         disable-manual-gc-eval empty-unused-memory-level""",
     "how tokens are routed and balanced": """
-        moe-router-load-balancing-type moe-aux-loss-coeff moe-z-loss-coeff moe-router-score-function
+        moe-router-load-balancing-type moe-router-score-function
         moe-router-pre-softmax moe-router-num-groups moe-router-group-topk moe-router-topk-scaling-factor
         moe-router-enable-expert-bias moe-router-bias-update-rate moe-router-dtype moe-input-jitter-eps
-        moe-router-force-load-balancing moe-router-topk-limited-devices moe-token-drop-policy moe-use-upcycling
+        moe-router-force-load-balancing moe-router-topk-limited-devices moe-use-upcycling
         moe-upcycling-granularity""",
 }  # fmt: skip
 
@@ -95,8 +95,6 @@ NOT_IN_A_PLAN: Mapping[str, str] = {
     "optimizer-offload-fraction": "the optimizer stays on the device",
     "fp4-format": "no 4-bit products; counted in the format that is given otherwise",
     "mtp-num-layers": "the multi-token prediction layers are left out",
-    "moe-expert-capacity-factor": "experts take every token that is routed to them, evenly",
-    "moe-pad-expert-input-to-capacity": "experts take every token that is routed to them, evenly",
     "moe-shared-expert-overlap": "the shared expert is not overlapped with the exchange of tokens",
     "delay-wgrad-compute": "weight gradients are computed in the backward pass",
     "overlap-param-gather-with-optimizer-step": "parameters are gathered after the step",
