@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from benchmarks.plain_decoder import PlainDecoder, PlainMixture
+from tests.covering import always
 from tests.planned_case import GRADIENTS, MODELS, Planned
 from tests.training_case import SEQUENCE, largest_difference
 from torch import Tensor, nn
@@ -83,10 +84,13 @@ CASES = [
     (planned("qwen moe", tp=2, sequence_parallel=True), BOTH),
     (planned("qwen moe", tp=2, ep=2, sequence_parallel=True), Z_ALONE),
     (planned(cp=2, ep=2), Z_ALONE),
+    (planned("qwen moe", dp=2, ep=2, dispatch="once"), BOTH),
+    (planned("folded qwen moe", tp=2, etp=1, ep=2, microbatch_size=2), BOTH),  # a sample each
+    (planned("folded deepseek", tp=2, dp=2, etp=1, ep=4, microbatch_size=2, dispatch="once"), BOTH),
 ]
 
 
-@pytest.mark.parametrize(("case", "losses"), CASES, ids=str)
+@pytest.mark.parametrize(("case", "losses"), always(CASES, range(9)), ids=str)
 def test_they_equal_those_of_one_process(case: Planned, losses: RouterLosses, gloo_pool: Pool) -> None:
     losses.check(case.plan())
     result = case.run(gloo_pool, 1, router=losses)

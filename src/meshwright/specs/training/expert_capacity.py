@@ -9,6 +9,7 @@ from fractions import Fraction
 from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
+from meshwright.specs.training.router_losses import sees_whole_sequences
 
 POSITION, PROBABILITY = "position", "probability"
 DROPS = (POSITION, PROBABILITY)
@@ -65,18 +66,3 @@ class ExpertCapacity:
                 f"a capacity of experts, and {model.name} has none, or an encoder",
                 allowed="decoders with experts",
             )
-
-
-def sees_whole_sequences(plan: Plan) -> bool:
-    """Has every router all tokens of each sequence that it sees any of?
-
-    Of a microbatch that all ranks of tp have, those that do not share every expert look after equal runs of its samples; a
-    stream that is divided has a part of each sequence on every rank, where experts fold apart from attention.
-    """
-    if plan.cp > 1 or plan.has_chunks:
-        return False
-    folds = plan.ep > 1 or plan.expert_tp != plan.tp
-    if plan.tp == 1 or not folds:
-        return True
-    num_apart = plan.tp // min(plan.tp, plan.expert_tp)
-    return not plan.sequence_parallel and all(part.num_samples % num_apart == 0 for part in plan.parts)

@@ -39,10 +39,11 @@ class RouterLosses:
         if not self:
             return
         self.check_model(plan.model)
-        if self.balance and has_parts_of_sequences(plan):
+        if self.balance and not sees_whole_sequences(plan):
             raise PlanError(
                 "a balance loss, which counts where the tokens of a sequence go, and routers that see a part of one",
-                allowed="cp=1, experts that are not divided along tp, sequences that are not cut into parts",
+                allowed="cp=1, sequences that are not cut into parts; experts along tp without sequence parallelism, and "
+                "as many samples of a microbatch as ranks that look after a part of its tokens each",
                 next="plan without them, or train with a z-loss alone",
             )
 
@@ -55,7 +56,16 @@ class RouterLosses:
             )
 
 
-def has_parts_of_sequences(plan: Plan) -> bool:
-    """Do routers of some device see a part of a sequence only?"""
-    is_divided = plan.tp > 1 and (plan.expert_tp != plan.tp or (plan.ep > 1 and plan.sequence_parallel))
-    return plan.cp > 1 or is_divided or len(plan.parts) > 1
+def sees_whole_sequences(plan: Plan) -> bool:
+    """Has every router all tokens of each sequence that it sees any of?
+
+    Of a microbatch that all ranks of tp have, those that do not share every expert look after equal runs of its samples; a
+    stream that is divided has a part of each sequence on every rank, where experts fold apart from attention.
+    """
+    if plan.cp > 1 or plan.has_chunks:
+        return False
+    folds = plan.ep > 1 or plan.expert_tp != plan.tp
+    if plan.tp == 1 or not folds:
+        return True
+    num_apart = plan.tp // min(plan.tp, plan.expert_tp)
+    return not plan.sequence_parallel and all(part.num_samples % num_apart == 0 for part in plan.parts)

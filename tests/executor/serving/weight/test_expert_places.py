@@ -103,7 +103,8 @@ def test_no_expert_outlives_its_place() -> None:
             expected = torch.nn.functional.silu(inner) * inner * torch.tensor([2.0, 6.0, 8.0])
             torch.testing.assert_close(found[:, 0], expected)
     places.close()
-    assert len(seen) == places.counts.misses + places.counts.came_ahead and max(seen) <= 1
+    num_asked = places.counts.misses + places.counts.came_ahead
+    assert num_asked - 1 <= len(seen) <= num_asked and max(seen) <= 1  # the last ahead may go before it came
     assert places.counts.peak_bytes == 2 * 48
 
 
