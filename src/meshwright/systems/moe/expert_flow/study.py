@@ -1,4 +1,4 @@
-"""ExpertFlow on the torch engine: tokens, counts and bytes with a few experts here; batches by paths that were routed."""
+"""ExpertFlow on the torch engine: tokens, counts and bytes with a few experts here; batches by paths, routed or predicted."""
 
 from __future__ import annotations
 
@@ -39,6 +39,13 @@ PROMPTS, LENGTH, DECODES, BLOCK = 3, 9, 12, 32
 OPTIONS = RunnerOptions(dtype="float32", block_tokens=BLOCK, num_blocks=64, num_threads=1)
 PLACE = CachedExperts(slots=12, ahead=2)
 BATCH, NUM_SINGLE = 4, 32
+TOPICS, TOPIC_TOKENS, TOPIC_PROMPTS, PROMPT_TOKENS, TOPIC_DECODES = (
+    8,
+    4,
+    4,
+    4,
+    6,
+)  # of prompts that come mixed
 
 
 class RecordedRouting(SlotCache):
@@ -149,3 +156,60 @@ def restored_difference() -> float:
     by_arrival, regrouped = (batched(runner, tokens_N, each) for each in (np.arange(NUM_SINGLE), order))
     runner.close()
     return float(np.abs(by_arrival - regrouped).max() / np.abs(by_arrival).max())
+
+
+class ServedBatches(NamedTuple):
+    """Of prompts in the order in which they came: greedy tokens [N, steps], logits [N, steps, V]; and experts that a step of
+    a batch has in all layers together, mean over batches, [steps], the prompts' first."""
+
+    tokens: NDArray[np.int64]
+    logits: NDArray[np.float64]
+    active: NDArray[np.float64]
+
+
+def topic_prompts(seed: int) -> NDArray[np.int64]:
+    """Prompts [N, P] of eight topics that have four words each, in a mixed order."""
+    draw = np.random.default_rng(seed)
+    words = draw.permutation(MODEL.vocabulary_size)[: TOPICS * TOPIC_TOKENS].reshape(TOPICS, TOPIC_TOKENS)
+    topics = draw.permutation(np.repeat(np.arange(TOPICS), TOPIC_PROMPTS))
+    return np.stack([draw.choice(words[topic], PROMPT_TOKENS) for topic in topics])
+
+
+def predicted_paths(prompts_NP: NDArray[np.int64]) -> Routing:
+    """[N, L, P K]: where each token of a prompt goes where nothing stands before it, known before the prompt runs."""
+    ids = np.arange(MODEL.vocabulary_size)
+    paths_VLK = np.concatenate([routed(ids[at : at + NUM_SINGLE]) for at in range(0, len(ids), NUM_SINGLE)])
+    return np.concatenate([paths_VLK[each] for each in prompts_NP.T], 2)
+
+
+def served_batches(prompts_NP: NDArray[np.int64], order: NDArray[np.int64]) -> ServedBatches:
+    """Four prompts and six decodes of each at a time, in this order, in float64 with all experts here."""
+    cache = RecordedRouting(CachedExperts(slots=LAYERS * EXPERTS, ahead=0).expert_cache())
+    runner, tokens, logits = TorchRunner(SERVED, replace(OPTIONS, dtype="float64"), cache), [], []
+    for first in range(0, len(order), BATCH):
+        tokens_BT, past, steps = prompts_NP[order[first : first + BATCH]], 0, []
+        for _ in range(1 + TOPIC_DECODES):
+            steps.append(runner.forward(step_of(tokens_BT, past)).copy())
+            past += tokens_BT.shape[1]
+            tokens_BT = steps[-1].argmax(1)[:, None].astype(np.int64)
+        logits.append(np.stack(steps, 1))
+        tokens.append(logits[-1].argmax(2))
+    runner.close()
+    active = np.array([len(np.unique(experts)) for _, experts in cache.requests])
+    by_step = active.reshape(-1, 1 + TOPIC_DECODES, LAYERS).sum(2).mean(0)
+    back = order.argsort()
+    return ServedBatches(np.concatenate(tokens)[back], np.concatenate(logits)[back], by_step)
+
+
+def regrouped(seed: int) -> tuple[ServedBatches, ServedBatches]:
+    """Batches by arrival, and by predicted path."""
+    prompts_NP = topic_prompts(seed)
+    order = by_path(predicted_paths(prompts_NP), BATCH)
+    return served_batches(prompts_NP, np.arange(len(prompts_NP))), served_batches(prompts_NP, order)
+
+
+def regrouped_difference(seed: int) -> float:
+    """Largest difference of a logit of any step between both, over the largest logit; tokens are the same."""
+    arrival, path = regrouped(seed)
+    assert (arrival.tokens == path.tokens).all(), "greedy tokens depend on who shares a batch"
+    return float(np.abs(arrival.logits - path.logits).max() / np.abs(arrival.logits).max())
