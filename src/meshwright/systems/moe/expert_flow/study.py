@@ -163,7 +163,7 @@ class ServedBatches(NamedTuple):
     a batch has in all layers together, mean over batches, [steps], the prompts' first."""
 
     tokens: NDArray[np.int64]
-    logits: NDArray[np.float64]
+    logits: NDArray[np.float32]
     active: NDArray[np.float64]
 
 
