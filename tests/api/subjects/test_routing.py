@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import meshwright as mw
-from meshwright.api.subjects.routing import with_routing
+from meshwright.api.subjects.routing import with_capacity, with_routing
+from meshwright.executor.ops.expert.capacity import kept_choices
 from meshwright.lowering.lower import lower
 from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.model.model import ModelSpec
@@ -16,7 +18,9 @@ from meshwright.specs.plan.plan import Plan
 from meshwright.specs.plan.workload import Workload
 from meshwright.specs.routing.expert_placement import GroupShape, of_devices
 from meshwright.specs.routing.routing_trace import RoutingTrace
+from meshwright.specs.training.expert_capacity import ExpertCapacity
 from meshwright.stage.operator.layer import MicrobatchShape, activation_backward, activation_forward
+from meshwright.stage.work import microbatch_shape
 
 WIDTH, INNER, EXPERTS, PER_TOKEN, LAYERS, BATCH, SEQUENCE = 2048, 8192, 4, 2, 2, 64, 2048
 MODEL = ModelSpec.decoder(LAYERS, WIDTH, 16, max_sequence_length=SEQUENCE).changed(
@@ -86,7 +90,43 @@ def test_traces_of_other_models_are_refused() -> None:
     with pytest.raises(PlanError, match="experts are on 1 devices"):
         with_routing(PLAN, trace([1, 1])).changed(ep=1)
     with pytest.raises(SpecError, match="expert_load"):
-        Workload(1, 1, expert_load=0.5)
+        Workload(1, 1, expert_load=0.0)
+
+
+def test_a_capacity_bounds_the_rows_of_every_device() -> None:
+    skewed = with_routing(PLAN, trace([1, 1]))
+    assert with_capacity(skewed, 1.5).workload.expert_load == 1.5
+    assert with_capacity(skewed, 8).workload.expert_load == 2, "no row is there for padding"
+    assert with_capacity(PLAN, 1.5) == PLAN, "balanced experts drop nothing"
+    half = with_capacity(PLAN, 0.5)
+    assert half.workload.expert_load == 0.5
+    # every expert takes as much as it may; routers, copies and attention are as they were
+    assert expert_flops(PLAN) - expert_flops(half) == pytest.approx(FLOPS / 2, rel=0.01)
+    assert mw.simulate(half).metadata["step"]["value"] < mw.simulate(PLAN).metadata["step"]["value"]
+    priced = mw.simulate(PLAN, routing=trace([1, 1]), capacity_factor=1.5)
+    assert priced.metadata["step"] == mw.simulate(with_capacity(skewed, 1.5)).metadata["step"]
+    with pytest.raises(SpecError, match="capacity factor of 0"):
+        with_capacity(PLAN, 0.0)
+    with pytest.raises(SpecError, match="has none"):
+        with_capacity(Plan.of(ModelSpec.decoder(2, 32, 4), mw.Cluster("2xcpu"), Workload(4, 8)), 1.0)
+
+
+def test_full_experts_are_priced_with_the_rows_that_the_executor_keeps() -> None:
+    """Every expert of every sequence has more than its capacity: what is kept is what is priced, to the row."""
+    length, num_experts, chosen, sequences, factor = 256, 8, 2, 3, 0.3
+    capacity = ExpertCapacity(factor)
+    most = capacity.of_sequence(length, num_experts, chosen)
+    draws = torch.rand(sequences * length, num_experts, generator=torch.Generator().manual_seed(3))
+    experts_TK = draws.argsort(dim=1)[:, :chosen]
+    kept = int(kept_choices(experts_TK, num_experts, length, most).sum())
+    model = PLAN.model.changed(
+        num_experts=num_experts, num_experts_per_token=chosen, max_sequence_length=length
+    )
+    plan = Plan.of(model, mw.Cluster("1xcpu"), Workload(sequences, length), microbatch_size=sequences)
+    shape = microbatch_shape(with_capacity(plan, factor))
+    assert (
+        kept == shape.num_expert_rows(chosen) == shape.num_own_rows(chosen) == sequences * num_experts * most
+    )
 
 
 def test_it_is_kept_in_the_plans_file(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from meshwright.specs.plan.plan import Plan
 from meshwright.specs.routing.expert_placement import ExpertPlacement, GroupShape
 from meshwright.specs.routing.routing_file import FORMS, read_routing, save_routing
 from meshwright.specs.routing.routing_trace import RoutingTrace
+from meshwright.specs.training.expert_capacity import ExpertCapacity
 
 if TYPE_CHECKING:
     from meshwright.executor.job.gather import JobResult
@@ -94,6 +95,29 @@ def with_routing(plan: Plan, routing: PathLike | RoutingTrace, placement: str = 
         found, trace = catalog.filler(SLOT, placement or CONTIGUOUS)(fitted, GroupShape(plan.ep)), others
     load = float(found.imbalances(trace).mean())
     return plan.changed(workload=replace(plan.workload, expert_load=min(float(plan.ep), max(1.0, load))))
+
+
+def with_capacity(plan: Plan, factor: float) -> Plan:
+    """The plan with no more rows on any device than a capacity lets its experts take.
+
+    Of every sequence each takes `factor` even shares, rounded up, as `train --capacity-factor` drops the rest. Rows are not
+    padded: where fewer come, fewer are priced.
+
+    Raises SpecError for a factor that is none, or a model without experts; PlanError where routers see parts of sequences.
+    """
+    capacity = ExpertCapacity(factor)
+    if not capacity:
+        raise SpecError(
+            f"a capacity factor of {factor:g}",
+            allowed="a number above 0",
+            next="leave it out: none is dropped",
+        )
+    capacity.check(plan)
+    experts, length = plan.model.experts, plan.workload.sequence_length
+    assert experts is not None, "checked above"
+    number, chosen = experts.num_experts, experts.num_experts_per_token
+    most = capacity.of_sequence(length, number, chosen) * number / (chosen * length)
+    return plan.changed(workload=replace(plan.workload, expert_load=min(plan.workload.expert_load, most)))
 
 
 def _short(layers: tuple[int, ...]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright import catalog
 from meshwright.api.subjects.lengths import with_lengths
 from meshwright.api.subjects.loading import PathLike, cluster_named, is_data_file, load
-from meshwright.api.subjects.routing import with_routing
+from meshwright.api.subjects.routing import with_capacity, with_routing
 from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
 from meshwright.lowering.order import with_shares
@@ -94,6 +94,7 @@ def subject(
     lengths: PathLike | LengthDistribution | None = None,
     routing: PathLike | RoutingTrace | None = None,
     expert_placement: str = "",
+    capacity_factor: float | None = None,
 ) -> Subject:
     """Turn what people have into a program with its costs.
 
@@ -115,6 +116,7 @@ def subject(
         lengths: of the documents in a plan's sequences, as `plan` takes them, instead of what the plan says of them.
         routing, expert_placement: where tokens of a plan's model went, and where its experts stand: the busiest device of an
             expert-parallel group is priced, instead of balanced experts (`with_routing`).
+        capacity_factor: of experts that take at most so many even shares of each sequence (`with_capacity`).
 
     Raises:
         UnknownNameError, SpecError, PlanError: what was given is not there or cannot be.
@@ -130,6 +132,8 @@ def subject(
             changes["workload"] = with_lengths(given.workload, lengths)
         if routing is not None:
             changes["workload"] = with_routing(given.changed(**changes), routing, expert_placement).workload
+        if capacity_factor is not None:
+            changes["workload"] = with_capacity(given.changed(**changes), capacity_factor).workload
         changed = given.changed(**changes, **({"split_backward": True} if split else {}))
         is_known = known is not given and changed == given and cluster is None and profile is None
         if is_known and segments in (None, known.level == "segments"):
@@ -137,7 +141,7 @@ def subject(
         return plan_subject(changed, cluster, profile, extrapolate, segments)
     _refuse("without a plan there is no model to place on a", cluster=cluster)
     _refuse("only plans have sequences with", lengths=lengths)
-    _refuse("only plans have experts with", routing=routing)
+    _refuse("only plans have experts with", routing=routing, capacity_factor=capacity_factor)
     _refuse("only plans have stages to be cut into", segments=segments or None)
     costs: dict[str, Any] = {"times": times, "comm": comm}
     if isinstance(given, Program | Trace):

@@ -114,6 +114,13 @@ def simulate(
             help="With --routing: a file that `place` wrote, or a name of its algorithms; contiguous.",
         ),
     ] = "",
+    capacity_factor: Annotated[
+        float | None,
+        typer.Option(
+            "--capacity-factor",
+            help="Of a plan: even shares of a sequence that an expert takes at most, as in `train`.",
+        ),
+    ] = None,
     sequence_groups: Annotated[
         list[str] | None,
         typer.Option(
@@ -167,7 +174,7 @@ def simulate(
         plan = other.of_plan(plan) if other.variant else plan
         subject = api.subject(
             plan, **choices, cluster=cluster, extrapolate=extrapolate, segments=segments, lengths=lengths,
-            profile=known, routing=routing, expert_placement=expert_placement,
+            profile=known, routing=routing, expert_placement=expert_placement, capacity_factor=capacity_factor,
         )  # fmt: skip
     return trace_result(api.simulate(subject, iterations=iterations), subject)
 

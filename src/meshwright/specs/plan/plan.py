@@ -217,7 +217,7 @@ class Plan:
         if self.workload.expert_load > self.ep:
             raise PlanError(
                 f"expert_load is {self.workload.expert_load:g}, and experts are on {self.ep} devices",
-                allowed=f"from 1 to {self.ep}: all rows on one device",
+                allowed=f"up to {self.ep}: all rows on one device",
                 next="simulate the plan with a routing trace again: simulate PLAN --routing FILE",
             )
 

@@ -20,7 +20,7 @@ class Workload:
     one behind the other, cut where a sequence ends, and attention stays within a document; empty: every sequence is one
     text. `num_tokens` is what the whole training reads, or None where that is open. `expert_load`: rows that experts of the
     busiest device of an expert-parallel group get, over an even share, mean of the layers, as a routing trace says it (1:
-    balanced). Raises SpecError on numbers that cannot be.
+    balanced; less where a capacity drops choices of all experts). Raises SpecError on numbers that cannot be.
     """
 
     global_batch: int
@@ -43,9 +43,10 @@ class Workload:
                     f"workload: a share of {share!r} with {length!r} tokens",
                     allowed=f"lengths from 1 to {MOST_TOKENS}, shares from 0 to 1",
                 )
-        if not 1.0 <= self.expert_load < math.inf:
+        if not 0.0 < self.expert_load < math.inf:
             raise SpecError(
-                f"workload: expert_load is {self.expert_load!r}", allowed="a number from 1, which is balanced"
+                f"workload: expert_load is {self.expert_load!r}",
+                allowed="a number above 0; 1 is balanced, less is where choices are dropped",
             )
         total = math.fsum(share for _, share in self.lengths)
         if self.lengths and abs(total - 1) > SHARE_TOLERANCE:

@@ -2,7 +2,8 @@
 
 Letters: T tokens of the microbatch, k experts a token goes to, R = T k rows, E experts of which E / ep are here.
 Every expert gets as many rows: of a balanced routing R / (E / ep), of another what the experts of the busiest device get, for
-which the others wait (`Workload.expert_load`); copies of a device's own tokens are R rows whatever the routing. The
+which the others wait (`Workload.expert_load`); copies of a device's own tokens are R rows whatever the routing, but for those
+that a capacity drops (a load below 1). The
 all-to-all between the devices of an expert-parallel group is in `lowering.inner_exchange`. A dense MLP comes from
 here as well, so that a block asks one place.
 """
@@ -102,7 +103,7 @@ def mlp_forward(model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: Mi
     if experts is None:
         first, *rest = _dense_forward(model, block, local.intermediate, "", shape)
         return {"gate_up": (first,), "down": tuple(rest)}
-    own = rows * experts.num_experts_per_token
+    own = shape.num_own_rows(experts.num_experts_per_token)
     up, down = _grouped_linears(model, experts, local, shape)
     return {
         "router": (
@@ -127,7 +128,7 @@ def mlp_input(model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: Micr
         *rest, last = _dense_input(model, block, local.intermediate, "", shape)
         return {"down": tuple(rest), "gate_up": (last,)}
     up, down = _grouped_linears(model, experts, local, shape)
-    own = rows * experts.num_experts_per_token
+    own = shape.num_own_rows(experts.num_experts_per_token)
     num_touched = COMBINE_BACKWARD_TOUCHES * own
     return {
         "combine": (

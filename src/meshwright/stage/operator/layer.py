@@ -130,6 +130,10 @@ class MicrobatchShape(NamedTuple):
             return -(-self.num_tokens // self.tp)
         return -(-self.num_tokens * min(self.tp, self.expert_tp or self.tp) // self.tp)
 
+    def num_own_rows(self, num_per_token: int) -> int:
+        """Rows of a device's own tokens, whatever the routing; but for choices that a capacity drops."""
+        return math.ceil(self.num_routed_tokens * num_per_token * min(1.0, self.expert_load))
+
     def num_expert_rows(self, num_per_token: int) -> int:
         """Rows that the experts of the busiest device get, of tokens that go to so many experts each."""
         return math.ceil(self.num_routed_tokens * num_per_token * self.expert_load)
