@@ -42,7 +42,7 @@ TAXONOMY = (
     Topic(
         ("model", "architecture", "attention modules"),
         ("specs/model/block.py:Attention", "executor/models/part/latent_attention.py:LatentAttention"),
-        "grouped queries, windows, latent attention (planned and trained; the torch engine serves no latent one)",
+        "grouped queries, windows, latent attention (planned, trained, and served from pages of latents)",
         "meshwright show MODEL",
     ),
     Topic(
