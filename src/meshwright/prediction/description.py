@@ -32,6 +32,7 @@ def describe(plan: Plan) -> str:
     words.append(recompute_words(plan))
     words.append(gathered_words(plan))
     words.append(dispatch_words(plan))
+    words.append(beside_words(plan))
     words.append(vocabulary_words(plan))
     words += ["split backward"] if plan.split_backward else []
     return " ".join(word for word in words if word)
@@ -54,7 +55,14 @@ def num_choices(plan: Plan) -> int:
         plan.split_backward,
         *(
             words(plan)
-            for words in (expert_words, context_words, parts_words, gathered_words, vocabulary_words)
+            for words in (
+                expert_words,
+                beside_words,
+                context_words,
+                parts_words,
+                gathered_words,
+                vocabulary_words,
+            )
         ),
     )
     return sum(map(bool, chosen))
@@ -85,6 +93,11 @@ def gathered_words(plan: Plan) -> str:
 def dispatch_words(plan: Plan) -> str:
     """How tokens go to experts, where it is not as usual."""
     return f"dispatch {plan.dispatch}" if plan.ep > 1 and plan.dispatch != Plan.dispatch else ""
+
+
+def beside_words(plan: Plan) -> str:
+    """Where all-to-alls of tokens run beside another microbatch's experts."""
+    return "tokens beside experts" if plan.ep > 1 and "ep" in plan.overlap else ""
 
 
 def vocabulary_words(plan: Plan) -> str:

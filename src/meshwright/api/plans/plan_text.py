@@ -9,6 +9,7 @@ from meshwright.interop.exported import Refusal
 from meshwright.planner.advice.running_cost import price_per_hour_usd, running_cost
 from meshwright.planner.search.plans import Plans
 from meshwright.prediction.description import (
+    beside_words,
     context_words,
     expert_words,
     gathered_words,
@@ -91,6 +92,7 @@ def _told(plan: Plan) -> str:
         _sharded(plan),
         "sp" if plan.sequence_parallel else "",
         gathered_words(plan),
+        beside_words(plan),
         vocabulary_words(plan),
         f"mesh {'-'.join(plan.mesh_order)}" if plan.mesh_order != MESH else "",
     ]

@@ -11,7 +11,8 @@ from meshwright.interop.export import TARGETS
 from meshwright.interop.exported import ExportError, Refusal
 from meshwright.interop.target_limits import regions
 from meshwright.planner.search.plans import PassedOver, Plans, safe_first
-from meshwright.prediction.predicted import Predicted
+from meshwright.planner.search.variation.beside_experts import beside_experts
+from meshwright.prediction.predicted import Predicted, predict
 from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.error import MeshwrightError, OutOfMemoryError, PlanError, UnknownNameError
 from meshwright.specs.model.model import ModelSpec
@@ -42,7 +43,8 @@ def searched_for(
     risk: float,
 ) -> Plans:  # fmt: skip
     """The best plans that a program can be told: what `search` finds in each region that it has words for. The faster plan
-    that it cannot be told is in `passed_over`.
+    that it cannot be told is in `passed_over`. Where it can send tokens beside another microbatch's experts, the best are
+    tried so, too, unless an overlap is fixed.
 
     Args:
         search: from what is fixed to plans.
@@ -68,6 +70,9 @@ def searched_for(
     if not found:
         raise next((each for each in errors if isinstance(each, OutOfMemoryError)), errors[0])
     every = sorted((each for plans in found for each in plans), key=lambda each: each.step.value)
+    if "overlap" not in fix:
+        more = _beside_experts(every, target, job[1], capacity)
+        every = sorted((*every, *more), key=lambda each: each.step.value)
     told = [(each, refusals(each.plan, target, job[1])) for each in every]
     plans = safe_first([each for each, why in told if not why], capacity, risk)
     if not plans:
@@ -82,6 +87,15 @@ def searched_for(
         optimality_gap=None,  # a bound of one search says nothing of what the program can say
         passed_over=(*_risky(found, plans[0]), *_untold(target, beyond, plans[0])),
     )  # fmt: skip
+
+
+def _beside_experts(
+    ranked: Sequence[Predicted], target: str, cluster: ClusterSpec, capacity: int
+) -> list[Predicted]:
+    """The best plans with all-to-alls beside another microbatch's experts that the program can be told, and that fit."""
+    told = [plan for plan in beside_experts(ranked) if not refusals(plan, target, cluster)]
+    found = [predict(plan, cluster, extrapolate=True) for plan in told]
+    return [each for each in found if each.rejected(capacity) is None]
 
 
 def _risky(found: Sequence[Plans], first: Predicted) -> list[PassedOver]:
