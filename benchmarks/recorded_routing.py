@@ -1,11 +1,11 @@
 """The routing trace that comes with the package: a small mixture of experts, trained here on the standard library's sources.
 
-Eight layers of sixteen experts, two of them a token, 96 wide, are trained for some minutes on one process; no loss
-balances the experts. Then documents are read one by one, each from its beginning, and which experts every byte goes to is
-written: the step of a token is the number of its document, so a placement is fitted to the first documents and tried on
+Eight layers of sixteen experts, two of them a token, 96 wide, are trained for some minutes on one process, without a loss
+that balances the experts unless `--balance` gives it a coefficient. Then documents are read one by one, each from its
+beginning, and which experts every byte goes to is written: the step of a token is the number of its document, so a placement is fitted to the first documents and tried on
 others.
 
-Run: OMP_NUM_THREADS=1 python benchmarks/recorded_routing.py OUT.npz [--steps 400] [--documents 40]
+Run: OMP_NUM_THREADS=1 python benchmarks/recorded_routing.py OUT.npz [--steps 400] [--documents 40] [--balance 0]
 It made src/meshwright/systems/moe/standard_library_routing.npz as it stands, by Python 3.11.7.
 """
 
@@ -45,11 +45,14 @@ def model() -> ModelSpec:
     )  # fmt: skip
 
 
-def trained(steps: int) -> tuple[dict[str, torch.Tensor], float]:
+def trained(steps: int, balance: float) -> tuple[dict[str, torch.Tensor], float]:
     """Its parameters after so many steps, and the mean loss of the last ten, nats a byte."""
     plan = Plan.of(model(), mw.Cluster.detect(1), Workload(BATCH, SEQUENCE))
     done = run_training(
-        plan, iterations=steps, recipe=Recipe(learning_rate=LEARNING_RATE), measures_memory=False
+        plan,
+        iterations=steps,
+        recipe=Recipe(learning_rate=LEARNING_RATE, balance_loss=balance),
+        measures_memory=False,
     )
     return done.result.parameters, float(np.mean(done.result.losses[-10:]))
 
@@ -68,7 +71,7 @@ def routed(parameters: dict[str, torch.Tensor], texts: list[bytes]) -> np.ndarra
     whole.load_state_dict(parameters, strict=False)
     chosen: dict[int, torch.Tensor] = {}
     for layer, block in whole.layers.items():
-        block.mixture.routed_to = partial(chosen.__setitem__, int(layer))
+        block.mixture.listeners.append(partial(chosen.__setitem__, int(layer)))
     rows = []
     with torch.no_grad():
         for text in texts:
@@ -83,14 +86,15 @@ def main() -> None:
     options.add_argument("out", type=Path)
     options.add_argument("--steps", type=int, default=400)
     options.add_argument("--documents", type=int, default=40)
+    options.add_argument("--balance", type=float, default=0.0)
     asked = options.parse_args()
-    parameters, loss = trained(asked.steps)
+    parameters, loss = trained(asked.steps, asked.balance)
     found = documents(asked.documents)
     experts = routed(parameters, [text for _, text in found])
     runs = tuple(TraceRun(number, 0, DOCUMENT_BYTES) for number in range(len(found)))
     source = (
         f"{model().name} after {asked.steps} steps of {BATCH * SEQUENCE} bytes of the standard library "
-        f"(Python {platform.python_version()}), {loss:.3f} nats a byte; a step is a document"
+        f"(Python {platform.python_version()}), balance loss {asked.balance:g}, {loss:.3f} nats a byte; a step is a document"
     )
     save_routing(RoutingTrace(experts, EXPERTS, tuple(range(LAYERS)), runs, source), asked.out)
     print(source)
