@@ -2,8 +2,8 @@
 
 Eight layers of sixteen experts, two of them a token, 96 wide, are trained for some minutes on one process, without a loss
 that balances the experts unless `--balance` gives it a coefficient. Then documents are read one by one, each from its
-beginning, and which experts every byte goes to is written: the step of a token is the number of its document, so a placement is fitted to the first documents and tried on
-others.
+beginning, and which experts every byte goes to is written: the step of a token is the number of its document, so a placement
+is fitted to the first documents and tried on others.
 
 Run: OMP_NUM_THREADS=1 python benchmarks/recorded_routing.py OUT.npz [--steps 400] [--documents 40] [--balance 0]
 It made src/meshwright/systems/moe/standard_library_routing.npz as it stands, by Python 3.11.7.
