@@ -280,6 +280,7 @@ def test_the_world_comes_from_the_launcher() -> None:
         (BASE.replace("--vocab-size 1000", ""), {}, ("--vocab",)),
         (BASE + "--tensor-model-parallel-size $TP", {}, ("--set TP=", "--tensor-model-parallel-size")),
         (BASE + "--tensor-model-parallel-size 3", {}, ("tp(3)", "16 devices")),
+        (BASE + "--num-experts 8 --expert-model-parallel-size 3", {}, ("ep(3)", "expert degrees")),
         (BASE + "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 5", {}, ("chunks of 5",)),
         (BASE, {"num_devices": 8}, ("--gpus 8", "16 devices")),
         ("echo hello", {}, ("no options",)),

@@ -120,7 +120,8 @@ def _read_expert_degree(options: OptionSet, num_replicas: int) -> None:
     etp = options.integer(name, "tensor parallelism inside an expert = {value}", ours) or ours
     if devices % (etp * degree("ep")):
         options.reject(
-            name, f"etp({etp}) x ep({degree('ep')}) does not divide the {devices} devices of a stage"
+            name if name in options else DEGREES["ep"],
+            f"etp({etp}) x ep({degree('ep')}) does not divide the {devices} devices of a stage",
         )
     elif etp != ours:
         options.draft.choices["etp"] = etp
