@@ -3,7 +3,7 @@ step, messages between stages; each distinct one is priced once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -95,6 +95,9 @@ class PassSeconds:
         self._parts, self._prices = parts, prices
         self._works: dict[tuple[object, ...], list[tuple[Work, Cost]]] = {}
         self._built: dict[tuple[object, ...], list[Work]] = {}
+        self._axes: dict[
+            tuple[object, ...], tuple[tuple[str, ...], ...]
+        ] = {}  # that works name, of these keys
         self._costs: dict[tuple[object, ...], list[Cost]] = {}
         self._operators: dict[tuple[object, ...], list[tuple[Operator, ...]]] = {}
         self._known: dict[tuple[object, ...], tuple[Floats, Floats, Floats]] = {}
@@ -118,9 +121,11 @@ class PassSeconds:
         quickest counts; none: as the plan says."""
         assert self._prices is not None, "nobody asks without prices"
         pricing, found = self._prices.of(plan), np.zeros(len(self._parts))
-        costs, ends = pricing.costs, self._nearest(plan)
-        key = self._key_of_least(plan, name)
-        for place, (work, cost) in enumerate(self._priced_works(plan, key, name, pricing)):
+        costs, key = pricing.costs, self._key_of_least(plan, name)
+        priced = self._priced_works(plan, key, name, pricing)
+        nearest = self._nearest(plan)
+        ends = {said: nearest[own] for said, own in self._as_built(plan, key, name) if own in nearest}
+        for place, (work, cost) in enumerate(priced):
             inner = tuple(each for each in work.inner if each.exchange.axes in ends)
             bare = Cost(cost.seconds - cost.slack_s)
             if inner:
@@ -256,18 +261,12 @@ class PassSeconds:
         of that is the device waiting for its host, and what exchanges add."""
         key = self._key(plan, name)
         experts = self.sites.members(plan, expert_axes(plan))
-        ends: dict[tuple[str, ...], tuple[int, ...]] = {
-            axes: self.sites.members(plan, axes)
-            for axes in (
-                *(tensor_axes(plan), ring_axes(plan), heads_axes(plan), gathered_axes(plan)),
-                *routed_axes(plan),
-            )
-            if axes
-        }
+        priced = self._priced_works(plan, key, name, pricing)
+        ends = {said: self.sites.members(plan, own) for said, own in self._as_built(plan, key, name) if own}
         placed = (key, experts, *ends.values())
         if placed not in self._known:
             costs, found = pricing.costs, []
-            for work, cost in self._priced_works(plan, key, name, pricing):
+            for work, cost in priced:
                 groups = [ends.get(each.exchange.axes, experts) for each in work.inner]
                 seconds = with_inner(cost, work, costs, costs, groups, None).seconds
                 bare = replace(cost, seconds=cost.seconds - cost.slack_s, slack_s=0.0)
@@ -293,9 +292,7 @@ class PassSeconds:
 
     def _built_works(self, plan: Plan, key: tuple[object, ...], name: str) -> list[Work]:
         """The works of a key; of its software only what R leaves out decides them."""
-        software = plan.software_class
-        leaves_out = name == "R" and software.stops_early
-        alike = tuple(leaves_out if one == software.name else one for one in key)
+        alike = _without_software(plan, key, name)
         if alike not in self._built:
             alone, computed = one_stage(plan), _computed(alike)
             shape = microbatch_shape(alone)
@@ -303,7 +300,27 @@ class PassSeconds:
                 self._operators[computed] = [pass_operators(alone, part, name, shape) for part in self._parts]
             operators = zip(self._parts, self._operators[computed], strict=True)
             self._built[alike] = [_work(alone, part, name, shape, own) for part, own in operators]
+            self._axes[alike] = _inner_axes(alone)
         return self._built[alike]
+
+    def _as_built(
+        self, plan: Plan, key: tuple[object, ...], name: str
+    ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Axes that the works of a key name, of the plan that they were made of, and what this plan calls them: an axis has
+        the name of its length where it is a part of one, so they differ between degrees that a key does not tell apart."""
+        yield from zip(self._axes[_without_software(plan, key, name)], _inner_axes(plan), strict=False)
+
+
+def _without_software(plan: Plan, key: tuple[object, ...], name: str) -> tuple[object, ...]:
+    """A key with what of its software decides a pass's works."""
+    software = plan.software_class
+    leaves_out = name == "R" and software.stops_early
+    return tuple(leaves_out if one == software.name else one for one in key)
+
+
+def _inner_axes(plan: Plan) -> tuple[tuple[str, ...], ...]:
+    """Along which a stage exchanges inside: always in one order, which tells what each is for."""
+    return (tensor_axes(plan), ring_axes(plan), heads_axes(plan), gathered_axes(plan), *routed_axes(plan))
 
 
 def _computed(key: tuple[object, ...]) -> tuple[object, ...]:
