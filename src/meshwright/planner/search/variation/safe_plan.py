@@ -1,7 +1,7 @@
 """Safe plans: of what was searched those that fit also where their memory comes out at the upper end of its interval.
 
 The closed form says what candidates are expected to need. How much more they may need the estimate of one plan tells, in well
-under 10 ms, and for all that recompute and shard alike it is nearly the same share of it: where one of them is not
+under 10 ms, and for all that recompute, shard and order alike it is nearly the same share of it: where one of them is not
 safe, only such are asked that need less.
 """
 
@@ -21,7 +21,7 @@ from meshwright.schedules.order import registered
 NUM_ASKED = 200  # candidates whose interval is worked out: about a second at most
 # What decides how much more than expected a candidate may need.
 SMALLER = 0.98  # of what one of a kind needs that is no safe one: the next that is asked needs less
-ALIKE = ("recompute", "sharding", "sequence_parallel", "context")
+ALIKE = ("recompute", "sharding", "sequence_parallel", "context", "schedule")
 
 
 def safe_numbers(contenders: Contenders, capacity_bytes: int, risk: float) -> Iterator[int]:
