@@ -228,8 +228,8 @@ def test_what_is_fixed_and_forbidden_holds_and_a_freer_search_is_no_slower() -> 
 
 @pytest.mark.slow
 def test_a_safe_plan_of_a_freer_search_is_no_slower() -> None:
-    """Whole experts bring many plans of a schedule whose closed form is a third too quick: one that fits for sure is no reason
-    to look no further."""
+    """Whole experts bring many plans of a schedule whose closed form is a third too quick: one that fits for sure is
+    no reason to look no further."""
     job = ("256x8xH800", 15360, 4096, load_model("deepseek-v3"))
     free, tied = found(*job, risk=0.0), found(*job, risk=0.0, fix={"etp": 0})
     assert free[0].step.value <= tied[0].step.value * 1.01
