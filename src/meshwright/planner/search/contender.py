@@ -50,8 +50,9 @@ class Contenders:
         num_too_large: of those that were looked at, how many do not fit.
         nearest: of those that were looked at the smallest, at most `NUM_KEPT`, the smallest first.
         skipped_s: seconds below which no step of each of the others is.
-        uneven, uneven_s: of these pipelines which may be as fast as the best if they spread what the embedding and the head
-            compute over all devices, and the seconds below which no step of theirs is then.
+        uneven, uneven_s: of the pipelines that were skipped, or are too large, those that may be as fast as the best if they
+            spread what the embedding and the head compute and hold over all devices, and the seconds below which no step of
+            theirs is then.
         sources: what all were priced from.
         is_complete: False where time ended the look.
     """
@@ -209,6 +210,7 @@ class _Found:
         self.num_fitting, self.best_s = 0, np.inf
         self._whole, self._capacity, self._sources = whole, capacity_bytes, sources
         self._bounds, self._is_left = bounds_of(whole, sources), np.ones(len(whole), dtype=bool)
+        self._fits = np.zeros(len(whole), dtype=bool)
         self._num_seen = 0
         self._smallest: list[tuple[Floats, Space]] = []  # bytes of each
         self._fitting: list[tuple[Ints, ClosedForm, Space]] = []  # numbers in the whole space
@@ -247,6 +249,7 @@ class _Found:
         self._smallest.append((needed[least], space.taken(least)))
         if len(fitting.numbers):
             rows, chosen, form = fitting.priced()
+            self._fits[numbers[rows]] = True
             self._fitting.append((numbers[rows], form, chosen))
             self.num_fitting += len(rows)
             self.best_s = min(self.best_s, float(form.step_s.min(initial=np.inf)))
@@ -254,7 +257,7 @@ class _Found:
     def contenders(self, *, is_complete: bool) -> Contenders:
         """What was found so far."""
         whole, is_left, (least_s, even_s) = self._whole, self._is_left, self._bounds
-        uneven = np.flatnonzero(is_left & (even_s < self.best_s) & (whole.pp > 1))
+        uneven = np.flatnonzero(~self._fits & (even_s < self.best_s) & (whole.pp > 1))
         uneven = uneven[np.argsort(even_s[uneven], kind="stable")]
         skipped_s = np.repeat(least_s[is_left], whole.num_kinds[is_left])
         return Contenders(

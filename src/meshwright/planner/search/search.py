@@ -122,6 +122,7 @@ def search(
         )  # fmt: skip
     capacity = min(cluster.memory_bytes, max_memory_bytes or cluster.memory_bytes)
     job: dict[str, Any] = {"fix": fix, "forbid": forbid, "microbatch_sizes": microbatch_sizes}
+    decided = {*(fix or {}), *forbid}
     whole, num_long = simulable(
         space_of(model, cluster, workload, **job, capacity_bytes=capacity, is_open=True)
     )
@@ -140,6 +141,8 @@ def search(
         contenders = Contenders.of(whole, capacity, extrapolate=extrapolate, is_all=True, ends_s=ranked_s)
         trials = _Trials(contenders, capacity, objective, extrapolate, iterations)
         is_complete = trials.run(most, ends_s, progress) and contenders.is_complete
+    if not trials.plans and "vocabulary" not in decided:  # the ends of a pipeline may be what is too large
+        trials.split_vocabulary(ends_s)
     if not trials.plans:
         raise _nothing_fits(contenders.nearest, whole.num_candidates, capacity)
     is_safe = risk is None or objective is Objective.MEMORY or trials.make_safe(risk, ends_s)
@@ -158,7 +161,6 @@ def search(
         trials.improve(
             _kinds(fix or {}, forbid), layer_wise, _values((fix or {}).get("recompute", RECOMPUTES))
         )
-        decided = {*(fix or {}), *forbid}
         if "token_parts" not in decided:
             trials.cut(ends_s)
         if "vocabulary" not in decided:
@@ -171,7 +173,7 @@ def search(
     ranked = in_full(best, objective, ends_s)
     if risk is not None:
         ranked = safe_first(ranked, capacity, risk)
-    told = (*assumptions, *_left_out(whole, {*(fix or {}), *forbid}, num_long))
+    told = (*assumptions, *_left_out(whole, decided, num_long))
     return Plans(
         tuple(ranked), told, whole.num_candidates, num_too_large, num_slow, len(ranked), search_s=searched - begun,
         simulation_s=time.perf_counter() - searched, is_complete=is_complete, optimality_gap=gap, varied=trials.varied,
@@ -414,7 +416,7 @@ class _Trials:
         """Add plans with a split vocabulary, of the candidates that may be the fastest so; of the best other ways, too."""
         if self._objective is Objective.MEMORY:
             return
-        best_s, number = min(each.step.value for each in self.plans), len(self.plans)
+        number, best_s = len(self.plans), min((each.step.value for each in self.plans), default=np.inf)
         for plan, closed_form_s in split(self._contenders, best_s, self._capacity):
             self._add_until(ends_s, (plan,), closed_form_s)
         best = min(self.plans[number:], key=lambda each: each.step.value, default=None)

@@ -13,7 +13,7 @@ from meshwright.planner.search.search import VOCABULARY, search
 from meshwright.planner.space.space import space_of
 from meshwright.prediction.predicted import predict
 from meshwright.specs import Cluster, ModelSpec, Workload, load_model
-from meshwright.specs.error import PlanError
+from meshwright.specs.error import OutOfMemoryError, PlanError
 
 MIXED = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
 SPLITS = ("one_barrier", "two_barriers", "interlaced")
@@ -87,3 +87,14 @@ def test_on_processes_the_word_forbids_the_same() -> None:
     plan = found({"vocabulary": "one_barrier", "pp": 8, "microbatch_size": 1, "schedule": "1f1b"})[0].plan
     for word in ("vocabulary", "one_barrier"):
         assert is_forbidden(plan, word) and not is_forbidden(plan.changed(vocabulary="ends"), word)
+
+
+def test_what_only_its_ends_make_too_large_is_found_split() -> None:
+    """Whole, no pipeline of these fits; a search of more plans has others that do, and this one is still faster."""
+    limit = {"max_memory_bytes": int(24e9)}
+    fix = {"pp": 8, "schedule": "1f1b", "layers": "even"}
+    split, free = found(fix, **limit), found({}, **limit)
+    with pytest.raises(OutOfMemoryError, match="none of 6 plans fits"):
+        found(fix, forbid=("vocabulary",), **limit)
+    whole = found({}, forbid=("vocabulary",), **limit)
+    assert free[0].step.value <= split[0].step.value < 0.95 * whole[0].step.value

@@ -27,7 +27,9 @@ from meshwright.specs.plan.token_part import shares_of
 Floats = NDArray[np.float64]
 FIRST: Vocabulary = "one_barrier"  # keeps least, and is priced
 NUM_SPLIT = 3  # candidates that are simulated so,
-MOST_PRICED = 16384  # of so many that the form prices; bounds come before estimates, and many of them are far below the step
+MOST_PRICED = (
+    16384  # of those that fit the form prices so many; bounds come before estimates, many far below the step
+)
 
 
 def split(contenders: Contenders, best_s: float, capacity_bytes: int) -> list[tuple[Plan, float]]:
@@ -43,11 +45,11 @@ def split(contenders: Contenders, best_s: float, capacity_bytes: int) -> list[tu
     fitting = Fitting.of(found, capacity_bytes, contenders.sources)
     if not len(fitting.numbers):
         return []
-    _, fits, priced = fitting.priced()
+    _, fits, priced = replace(fitting, numbers=fitting.numbers[:MOST_PRICED]).priced()
     chosen, seen = list[tuple[Plan, float]](), set[tuple[float, float]]()
     for row in np.argsort(priced.step_s, kind="stable").tolist():
         seconds = float(priced.step_s[row])
-        key = (round(seconds / best_s, DIGITS), round(float(priced.needed_bytes[row])))
+        key = (round(seconds / priced.step_s.min(), DIGITS), round(float(priced.needed_bytes[row])))
         if seconds >= best_s or len(chosen) == NUM_SPLIT:
             break
         if key not in seen:
@@ -58,13 +60,15 @@ def split(contenders: Contenders, best_s: float, capacity_bytes: int) -> list[tu
 
 def _hopeful(contenders: Contenders, best_s: float) -> Space:
     """Candidates that may be faster than that, the most hopeful first; of those that were left out because their ends have
-    too much to do, each with the first of its kinds of context parallelism."""
+    too much to do or to hold, each with the first of its kinds of context parallelism."""
     space = contenders.space
+    if not len(space):
+        return contenders.uneven
     hoped_s = contenders.form.step_s - _heads_s(contenders)
     hoped_s = np.concatenate([np.where(space.pp > 1, hoped_s, np.inf), contenders.uneven_s])
     every = Space.joined([space, contenders.uneven]) if len(contenders.uneven) else space
     rows = np.flatnonzero(hoped_s < best_s)
-    return every.taken(rows[np.argsort(hoped_s[rows], kind="stable")][:MOST_PRICED])
+    return every.taken(rows[np.argsort(hoped_s[rows], kind="stable")])
 
 
 def other_splits(plan: Plan) -> Iterator[Plan]:
