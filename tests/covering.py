@@ -72,8 +72,8 @@ def always(cases: Sequence[Any], quick: Container[int]) -> list[Any]:
 
 
 def examples(number: int) -> int:
-    """Of a searching test: so many with the slow tests, else a quarter."""
-    return number if SLOW_ARE_TRIED["slow"] else number // 4
+    """Of a searching test: so many with the slow tests, else an eighth."""
+    return number if SLOW_ARE_TRIED["slow"] else max(2, number // 8)
 
 
 def slow_cases(make: Callable[[], list[Any]]) -> list[Any]:

@@ -39,6 +39,6 @@ def test_the_places_that_are_named_are_always_tried() -> None:
 
 
 def test_a_searching_test_tries_all_its_examples_with_the_slow_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    for are_tried, number in ((False, 50), (True, 200)):
+    for are_tried, number in ((False, 25), (True, 200)):
         monkeypatch.setitem(SLOW_ARE_TRIED, "slow", are_tried)
         assert examples(200) == number

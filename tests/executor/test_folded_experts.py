@@ -63,7 +63,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", always(CASES, {0, 1, 2, 6}), ids=str)
+@pytest.mark.parametrize("case", always(CASES, {0, 2, 6}), ids=str)
 def test_folded_experts_equal_one_process(case: Planned, gloo_pool: Pool) -> None:
     assert_equal_to_one_process(case, case.run(gloo_pool, ITERATIONS), ITERATIONS)
 
@@ -203,7 +203,7 @@ def test_a_rank_holds_its_share_of_the_parameters(choices: dict[str, Any]) -> No
             ({"tp": 2, "cp": 2, "etp": 4}, {"cp": 4, "etp": 1, "ep": 2, "sharding": "zero3"}),
             ({"pp": 2, "tp": 2, "etp": 1}, {"dp": 4, "etp": 4}),
         ],
-        {0},
+        {},
     ),
     ids=str,
 )

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from meshwright.ir.judge.metrics import busy_s, device_time_s, peak_alive, span_s
 from meshwright.schedules import registered
+from tests.covering import examples
 from tests.schedules.timing import idle_of_devices, latency_edge_span, schedule_trace
 
 SECONDS = st.floats(0.05, 4.0, allow_nan=False)
@@ -15,14 +16,14 @@ DEVICES, MICROBATCHES = st.integers(1, 8), st.integers(1, 32)
 TOLERANCE = 1e-9
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.sampled_from(["gpipe", "1f1b"]), DEVICES, MICROBATCHES, SECONDS, SECONDS, SECONDS)
 def test_idle_of_gpipe_and_1f1b(name: str, p: int, m: int, f: float, i: float, w: float) -> None:
     trace = schedule_trace(name, p, m, 1, (f, i, w))
     assert idle_of_devices(trace) == pytest.approx([(p - 1) * (f + i + w)] * p, abs=TOLERANCE)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(2, 4), SECONDS, SECONDS, SECONDS)
 def test_idle_of_interleaved_where_devices_divide(
     p: int, rounds: int, v: int, f: float, i: float, w: float
@@ -31,7 +32,7 @@ def test_idle_of_interleaved_where_devices_divide(
     assert idle_of_devices(trace) == pytest.approx([(p - 1) * (f + i + w) / v] * p, abs=TOLERANCE)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(DEVICES, MICROBATCHES, st.integers(2, 4), SECONDS, SECONDS, SECONDS)
 def test_interleaved_takes_any_number_of_microbatches(
     p: int, m: int, v: int, f: float, i: float, w: float
@@ -43,7 +44,7 @@ def test_interleaved_takes_any_number_of_microbatches(
     assert busy_s(trace).tolist() == pytest.approx([m * (f + i + w)] * p, abs=TOLERANCE)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(DEVICES, st.data(), SECONDS, SECONDS, SECONDS)
 def test_idle_of_zb_h1(p: int, data: st.DataObject, f: float, i: float, w: float) -> None:
     m = data.draw(st.integers(p, 32))
@@ -113,7 +114,7 @@ def test_the_example_of_the_command_line() -> None:
     assert device_time_s(trace) == pytest.approx(98.4, abs=TOLERANCE)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.sampled_from(COLUMNS + (("gpipe", 1),)),
     DEVICES,

@@ -62,6 +62,7 @@ def test_any_groups_give_the_same_losses(shards: Path, gloo_pool: Pool) -> None:
     assert whole.trace is not None and whole.predicted.digest == whole.trace.digest
 
 
+@pytest.mark.slow
 def test_state_may_be_divided(shards: Path, gloo_pool: Pool) -> None:
     name = "static(adapts=True)"
     whole, divided = (trained(shards, name, gloo_pool, 3, sharding) for sharding in ("none", "zero1"))

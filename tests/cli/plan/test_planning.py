@@ -35,6 +35,7 @@ def test_the_table_and_a_few_sentences_say_what_was_found_and_the_rest_is_explai
         assert words in more, words
 
 
+@pytest.mark.slow
 def test_different_ideas_are_shown_and_all_plans_where_they_are_asked_for(run: Runner) -> None:
     job = ("plan", "llama-3.1-8b", "8xH100", "--global-batch", 64, "--seq", 8192, "--json")
     ideas, every = run(*job).data["plans"], run(*job, "--all").data

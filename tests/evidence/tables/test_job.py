@@ -470,10 +470,8 @@ def test_nothing_follows_from_what_a_table_calls_its_source(shared_data: Path) -
     seen = {(row.source, row.text("extras"), row.text("schedule"), row.text("note")): row for row in rows}
     assert len({row.source for row in rows}) == 15
     for row in seen.values():
-        other = replace(row, source="somebody", row_id="somebody-1")
-        assert (job_of(other).plan, job_of(other).stack) == (
-            replace(job_of(row).plan, model=job_of(other).plan.model), job_of(row).stack
-        )  # fmt: skip
+        ours, others = job_of(row), job_of(replace(row, source="somebody", row_id="somebody-1"))
+        assert (others.plan, others.stack) == (replace(ours.plan, model=others.plan.model), ours.stack)
 
 
 def test_of_the_other_rows_only_adapters_and_four_bits_are_left_out(shared_data: Path) -> None:

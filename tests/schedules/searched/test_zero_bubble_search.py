@@ -10,6 +10,7 @@ import pytest
 from benchmarks.schedule_search import GOAL, large_times, random_setting
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.covering import examples
 
 from meshwright.ir.judge.metrics import device_time_s, peak_alive, span_s
 from meshwright.ir.judge.verify import verify
@@ -152,7 +153,7 @@ def test_within_three_percent_of_the_lower_bound(
     assert ours.span_s <= GOAL * span_bound_s(times, 64, num_chunks)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 10**6), st.sampled_from((0.005, 0.02)))
 def test_every_order_is_legal_within_its_cap_and_above_the_bound(seed: int, effort: float) -> None:
     setting = random_setting(seed)

@@ -10,11 +10,12 @@ import pytest
 from meshwright import api
 from meshwright.executor.job.pool import Pool
 from tests.api.trainings.test_grouped_steps import SAME, shards, trained
+from tests.covering import always
 
 __all__ = ["shards"]
 
 
-@pytest.mark.parametrize("groups", ["byte_scale(tokens=16)", "zeppelin(node=2, tokens=16)"])
+@pytest.mark.parametrize("groups", always(["byte_scale(tokens=16)", "zeppelin(node=2, tokens=16)"], {1}))
 def test_its_groups_give_the_losses_of_static_ones(groups: str, shards: Path, gloo_pool: Pool) -> None:
     own, static = (trained(shards, each, gloo_pool, 3) for each in (groups, "static(degree=4)"))
     assert own.result.losses == pytest.approx(static.result.losses, rel=SAME)

@@ -67,6 +67,7 @@ def test_steps_of_other_groups_train_as_one_process(
     assert len(result.trace.program.tables.microbatches) == len(batches[-1].microbatches)
 
 
+@pytest.mark.slow  # four processes that end with it
 def test_a_controller_that_fails_ends_the_training() -> None:
     class Failing(Scripted):
         def next(self, step: int, observations: Sequence[StepSeconds]) -> ControlledStep:
@@ -79,6 +80,7 @@ def test_a_controller_that_fails_ends_the_training() -> None:
         pool.run(grouped_job(plan, batches[0], 3), controller=Failing(plan, batches))
 
 
+@pytest.mark.slow  # four processes that end with it
 def test_a_program_that_needs_other_process_groups_is_refused() -> None:
     class Others(Scripted):
         def next(self, step: int, observations: Sequence[StepSeconds]) -> ControlledStep:
