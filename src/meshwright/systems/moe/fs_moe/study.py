@@ -3,6 +3,7 @@ the user's that is measured as it trains, and its gates."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +20,11 @@ from meshwright.executor.job.pool import Pool, opened_pool
 from meshwright.executor.ops.optimizer_step import OptimizerConfig
 from meshwright.executor.training.tensor_layout import TensorLayout
 from meshwright.executor.training.training_job import RANDOM, TrainingConfig
+from meshwright.ir.program import Program
 from meshwright.ir.trace import Trace
 from meshwright.lowering.lower import lower
 from meshwright.schedules import registered
+from meshwright.specs.cluster.slowing import LinkLimit, Slowing
 from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.error import SpecError
 from meshwright.specs.model.model import ModelSpec
@@ -38,6 +41,9 @@ NUM_PROCESSES, NUM_STEPS, SAMPLES = 2, 3, 4  # samples of each process, one micr
 PARTS, CALLS = (1, 2, 4, 8), 12  # parts that are measured; calls of a gate, the first of which does not count
 UNDISTURBED = 0.25
 TEMPERATURE = 0.07  # a cosine's, where X-MoE's learning begins
+PartSeconds = tuple[
+    float, float, float
+]  # of a part's experts in a forward, of one all-to-all of its tokens, and of a step
 MODEL = ModelSpec.decoder(2, 48, 4, vocabulary_size=96, max_sequence_length=32, name="four experts").changed(
     architecture="mixtral", num_experts=4, num_experts_per_token=2, expert_intermediate_size=40
 )
@@ -45,9 +51,13 @@ MODEL = ModelSpec.decoder(2, 48, 4, vocabulary_size=96, max_sequence_length=32, 
 
 def trained(
     model: ModelSpec, num_processes: int, token_parts: int, pool: Pool, num_steps: int = NUM_STEPS, dtype: str = "float64",
-    global_batch: int = NUM_PROCESSES * SAMPLES, microbatch: int = SAMPLES,
+    global_batch: int = NUM_PROCESSES * SAMPLES, microbatch: int = SAMPLES, link_bytes_per_s: float = 0.0,
 ) -> JobResult:  # fmt: skip
-    """Experts over all processes, microbatches in so many parts; the batch is the same for any number of processes."""
+    """Experts over all processes, microbatches in so many parts; the batch is the same for any number of processes.
+
+    `link_bytes_per_s`: what a process sends to another waits for a token bucket of this rate, without computing, as on a
+    wire; 0: nothing is slowed, and a message is a copy that the host's cores make.
+    """
     workload = Workload(global_batch, model.max_sequence_length)
     plan = Plan.of(
         model, Cluster.detect(num_processes), workload, ep=num_processes, token_parts=token_parts, dtype=dtype,
@@ -58,7 +68,33 @@ def trained(
         source=RANDOM, layout=TensorLayout.of(plan), data_axes=data_axes(plan),
     )  # fmt: skip
     program = lower(plan, registered()[plan.schedule], in_segments=True)
-    return pool.run(Job.of(program, num_steps, training=training, dtype=dtype))
+    slowing = slowed_links(num_processes, link_bytes_per_s) if link_bytes_per_s else None
+    return pool.run(Job.of(program, num_steps, training=training, dtype=dtype), slowing=slowing)
+
+
+def slowed_links(num_processes: int, bytes_per_s: float) -> Slowing:
+    """Every pair's link at that rate, each way; nothing leaves before it is paid for."""
+    pairs = itertools.combinations(range(num_processes), 2)
+    return Slowing(tuple(LinkLimit(one, other, bytes_per_s, burst_bytes=0.0) for one, other in pairs))
+
+
+def even_link(result: JobResult) -> float:
+    """Bytes/s of a link at which an all-to-all of whole microbatches takes as long as the experts' forward between two of
+    them, by a run of whole microbatches."""
+    trace = result.trace
+    assert trace is not None, "a job that is not interrupted has a trace"
+    num_sent = trace.start_s.shape[0] * int((_names(trace.program) == ROUTE).sum()) / trace.program.num_lists
+    sent_bytes = max(each[ROUTE] for each in result.sent_bytes)
+    return float(sent_bytes / num_sent / measured_rows(trace)[0])
+
+
+def predicted_ratio(whole: PartSeconds, parted: PartSeconds, num_layers: int, parts: int) -> float:
+    """A step in so many parts over one of whole microbatches by the closed form: startup and rate of experts and all-to-alls
+    from what both took (`measured_rows`), and all else of the step as it was."""
+    rows = {parts: whole, 1: parted}  # by tokens, in those of a part
+    experts, sent = (fitted_part({tokens: row[n] for tokens, row in rows.items()}) for n in (0, 1))
+    layer_s = step_seconds_of(sent, experts, (1, parts))
+    return 1 - num_layers * (layer_s[1] - layer_s[parts]) / whole[2]
 
 
 def parameter_difference(token_parts: int, pool: Pool | None = None) -> float:
@@ -82,7 +118,7 @@ def _difference(model: ModelSpec, token_parts: int, pool: Pool | None) -> float:
 def overlapped_share(trace: Trace) -> float:
     """Of the seconds of all-to-alls of tokens, those in which their own process computes; of all iterations of a trace."""
     program = trace.program
-    names = np.array([effect.name for effect in program.tables.effects])[program.columns.effect]
+    names = _names(program)
     streams = np.array(program.tables.streams)[program.columns.stream]
     sent, beside = 0.0, 0.0
     for rank in range(program.num_lists):
@@ -99,6 +135,11 @@ def overlapped_share(trace: Trace) -> float:
     return beside / sent if sent else 0.0
 
 
+def _names(program: Program) -> NDArray[np.str_]:
+    """Of every row."""
+    return np.array([effect.name for effect in program.tables.effects])[program.columns.effect]
+
+
 def profile_layer(job: LayerProfile, seed: int, said: Said, pool: Pool | None = None) -> JobReport:
     """Train the layer in 1, 2, 4 ... parts and time its gates. Raises SpecError as `LayerProfile.layer`, or for a batch
     that has no halves."""
@@ -107,7 +148,7 @@ def profile_layer(job: LayerProfile, seed: int, said: Said, pool: Pool | None = 
         raise SpecError(
             f"{job.batch} sequences of a process", allowed="an even number: parts are whole sequences"
         )
-    tokens, rows = job.batch * job.seq, dict[int, tuple[float, float, float]]()
+    tokens, rows = job.batch * job.seq, dict[int, PartSeconds]()
     with opened_pool(pool, job.processes) as workers:
         for each in parts:
             said(f"{each} parts")
@@ -148,11 +189,11 @@ def profile_layer(job: LayerProfile, seed: int, said: Said, pool: Pool | None = 
     return JobReport(lines_of(job, layer.name, fits, refused, form_s, measured_s), data)
 
 
-def measured_rows(trace: Trace) -> tuple[float, float, float]:
+def measured_rows(trace: Trace) -> PartSeconds:
     """Seconds of a part's experts in a forward, of one all-to-all of its tokens, and of a step; a quarter of what all ranks
     and all steps but the first took stays below: disturbances only add."""
     program, tables = trace.program, trace.program.tables
-    names = np.array([effect.name for effect in tables.effects])[program.columns.effect]
+    names = _names(program)
     has = np.array([any(each.kind == EXPERTS for each in work.operators) for work in tables.works] + [False])
     took = (trace.end_s - trace.start_s)[1:]
     steps_s = trace.end_s[1:].max(1) - trace.start_s[1:].min(1)
