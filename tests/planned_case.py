@@ -124,7 +124,11 @@ class Planned:
         """The plan. Raises PlanError where the choices contradict each other."""
         passes = [PassOption("clip_gradients", {"max_norm": self.clip})] if self.clip else []
         given = {"dtype": "float64", **self.choices}
-        options = {"unshard": {"prefetch": 1, "keeps_after_forward": True}, "correct_routers": {"rate": RATE}}
+        options = {
+            "unshard": {"prefetch": 1, "keeps_after_forward": True},
+            "correct_routers": {"rate": RATE},
+            "share_choices": {"gates": True},
+        }
         passes += [PassOption(name, options.get(name, {})) for name in given.pop("passes", ())]
         cluster = Cluster.detect(self.num_devices)
         workload = Workload(self.batch, self.length)

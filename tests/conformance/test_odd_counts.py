@@ -64,9 +64,10 @@ def check(case: Planned, pool: Pool) -> None:
 
 
 def test_every_pass_is_tried() -> None:
-    """But for what corrects routers, which no model here has: tests/executor/routing/test_router_correction.py."""
+    """But for what corrects routers, which no model here has: tests/executor/routing/test_router_correction.py; and for what
+    is told of experts along cp: tests/executor/training/test_expert_capacity.py."""
     tried = {name for fields in PASSES.values() for name in fields["passes"]} | {"clip_gradients"}
-    assert tried | {"correct_routers"} == set(NAMED), "clip_gradients is what `clip` names"
+    assert tried | {"correct_routers", "share_choices"} == set(NAMED), "clip_gradients is what `clip` names"
 
 
 CASES = legal(case_of(ROWS[number]) for number in QUICK)

@@ -122,6 +122,9 @@ PASSES: Mapping[str, Mapping[str, Any]] = {
     "canonical_reduction": {"dp": 2},
     "unshard": {"dp": 2, "sharding": "zero3"},
 }
+OF_SEQUENCES = (
+    "share_choices"  # where cp is above 1; what it is for: tests/executor/training/test_expert_capacity.py
+)
 OF_ROUTERS = "correct_routers"  # of a model with routers; what it trains: tests/executor/routing/test_router_correction.py
 
 
@@ -135,7 +138,7 @@ def test_every_filler_is_listed_with_its_options() -> None:
     assert "eager_1f1b" in catalog.slot_names("schedule")
     for slot in catalog.SLOTS:
         assert set(names_of(slot)) == set(catalog.slot_names(slot)), "the examples stand beside the others"
-    assert {*PASSES, OF_ROUTERS} == set(catalog.slot_names("passes"))
+    assert {*PASSES, OF_ROUTERS, OF_SEQUENCES} == set(catalog.slot_names("passes"))
 
 
 def asked_for(slot: str, name: str, plan: Plan) -> str:
@@ -193,6 +196,18 @@ def test_what_corrects_routers_goes_through_the_verbs() -> None:
     assert [each.name for each in found[0].plan.passes] == [OF_ROUTERS]
     with pytest.raises(PlanError, match="has none"):
         mw.simulate(on_gpus(pp=2, passes=(corrected,)))
+
+
+def test_what_is_told_along_cp_goes_through_the_verbs() -> None:
+    told = PassOption(OF_SEQUENCES, {"gates": True})
+    plan = Plan.of(DEEPSEEK, GPUS, mw.Workload(64, 16), dtype="bfloat16", cp=2, ep=2, passes=(told,))
+    through_the_verbs(plan)
+    found = mw.plan(
+        DEEPSEEK, GPUS, global_batch=64, seq=16, fix={"passes": (OF_SEQUENCES,), "cp": 2, "tp": 1}
+    )
+    assert [each.name for each in found[0].plan.passes] == [OF_SEQUENCES]
+    with pytest.raises(PlanError, match="along cp"):
+        mw.simulate(on_gpus(pp=2, passes=(told,)))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -37,6 +37,7 @@ PASSES: Mapping[str, str] = {
     "connect_stages": "meshwright.lowering.transfer.stage_edge:ConnectStages",
     "clip_gradients": "meshwright.lowering.sharding.gradient_norm:ClipGradients",
     "correct_routers": "meshwright.lowering.sharding.router_correction:CorrectRouters",
+    "share_choices": "meshwright.lowering.segment.shared_choices:SharedChoices",
     "post_validation": "meshwright.lowering.sharding.gradient_norm:PostValidate",
     "place_receives": "meshwright.lowering.transfer.receive_place:PlaceReceives",
     "canonical_reduction": "meshwright.lowering.sharding.canonical:CanonicalReduction",

@@ -13,7 +13,7 @@ from meshwright.ir.trace import Trace
 from meshwright.ir.value_space import value_space
 
 # Exchanges of so many rows as a routing says: predicted is an expectation, measured what went where.
-OF_TOKENS = ("ROUTE", "CHOICES", "GATHER_ROWS", "GATHER_CHOICES", "SCATTER_ROWS")
+OF_TOKENS = ("ROUTE", "CHOICES", "GATHER_ROWS", "GATHER_CHOICES", "SCATTER_ROWS", "GATHER_CHOSEN")
 SENT = "sent_bytes"  # among a measured trace's metadata: by name, of a device and iteration in the mean
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.model.rotary_scaling import ROTARY_SCALINGS
-from meshwright.specs.plan.plan import CONNECT_STAGES, Plan
+from meshwright.specs.plan.plan import CONNECT_STAGES, SHARE_CHOICES, Plan
 from meshwright.stage.chain.degrees import recomputed_in_segments
 from meshwright.stage.mesh import folds_experts
 
@@ -49,6 +49,7 @@ def _missing_with_recompute(plan: Plan) -> list[str]:
         return []
     beside = {
         f"ep={plan.ep}": plan.recompute == "selective_op" and plan.ep > 1,
+        SHARE_CHOICES: plan.recompute == "selective_op" and plan.shared_choices != "none",
         f"vocabulary={plan.vocabulary}": plan.vocabulary != "ends",
         CONNECT_STAGES: plan.connects_stages,
     }

@@ -19,6 +19,7 @@ from meshwright.lowering.segment.segmented import (
     works_of_groups,
     works_of_segments,
 )
+from meshwright.lowering.segment.shared_choices import SharedChoices
 from meshwright.lowering.sequence.group_rows import computes_of_groups
 from meshwright.lowering.sharding.adapted import check_adapted
 from meshwright.lowering.sharding.canonical import CANONICAL, CanonicalOrder
@@ -113,7 +114,7 @@ NAMED: dict[str, type] = {
     one.name: one
     for one in (
         *(Connection, PlaceReceives, Clipping, PostValidation),
-        *(OptimizerOnHost, CanonicalOrder, Unsharding, RouterCorrection),
+        *(OptimizerOnHost, CanonicalOrder, Unsharding, RouterCorrection, SharedChoices),
     )
 }
 

@@ -56,6 +56,24 @@ def test_a_norm_to_clip_at_is_a_pass_of_the_plan() -> None:
     assert (made.weight_decay, made.rule, made.clip_norm) == (0.3, AdamW((0.8, 0.9)), 1.5)
 
 
+def test_devices_that_share_sequences_tell_what_is_counted() -> None:
+    """A capacity by position and a balance need numbers of experts, a capacity by probability their gates, too."""
+    experts = ModelSpec.decoder(2, 16, 2, max_sequence_length=16).changed(
+        architecture="mixtral", num_experts=4, num_experts_per_token=2, expert_intermediate_size=16
+    )
+    shared = Plan.of(experts, Cluster.detect(2), Workload(8, 16), cp=2)
+    wanted = {
+        "none": Recipe(z_loss=0.1), "experts": Recipe(balance_loss=0.1, capacity_factor=1.0),
+        "gates": Recipe(capacity_factor=1.0, drop="probability"),
+    }  # fmt: skip
+    for told, recipe in wanted.items():
+        plan = with_recipe(shared, recipe)
+        assert plan.shared_choices == told
+        recipe.capacity.check(plan)
+        recipe.router.check(plan)
+        assert with_recipe(shared.changed(cp=1, dp=2), recipe).passes == ()
+
+
 @pytest.mark.parametrize(
     "make",
     [

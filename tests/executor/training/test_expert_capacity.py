@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from benchmarks.plain_decoder import PlainDecoder, PlainMixture
 from tests.covering import always
-from tests.planned_case import GRADIENTS, MODELS, Planned
+from tests.planned_case import AFTER_ADAMW, BATCH, GRADIENTS, MODELS, Planned
 from tests.training_case import SEQUENCE, largest_difference
 from torch import Tensor
 
@@ -21,12 +22,18 @@ from meshwright.specs.error import ExecutionError, PlanError, SpecError
 from meshwright.specs.training.expert_capacity import DROPS, ExpertCapacity
 from meshwright.specs.training.recipe import Recipe
 from meshwright.specs.training.router_losses import RouterLosses
+from meshwright.stage.operator.expert import INDEX_BYTES
 
 POSITION, PROBABILITY = ExpertCapacity(0.75), ExpertCapacity(0.75, "probability")
 
 
 def planned(model: str = "mixtral of 4", **choices: object) -> Planned:
     return Planned(model, choices=choices)
+
+
+def shared(model: str = "mixtral of 4", **choices: object) -> Planned:
+    """Devices along cp tell each other where their tokens go."""
+    return planned(model, passes=("share_choices",), **choices)
 
 
 def _kept(gates_S: Tensor, most: int, drop: str) -> list[int]:
@@ -87,10 +94,25 @@ CASES = [
     (planned("folded mixtral", tp=2, dp=2, etp=4, microbatch_size=2), POSITION),
     (planned("folded deepseek", tp=2, dp=2, etp=1, ep=4, microbatch_size=2, dispatch="once"), POSITION),
     (planned("qwen moe", dp=2, ep=2, microbatch_size=2, token_parts=2), PROBABILITY),
+    (shared(cp=2, ep=2), PROBABILITY),
+    (shared(cp=2), POSITION),
+    (shared(cp=2, ep=2, token_layout="contiguous"), POSITION),
+    (shared(cp=2, token_layout="stripe", context="all_gather"), PROBABILITY),
+    (shared("folded mixtral", cp=2, tp=2, etp=2, ep=2), PROBABILITY),
+    (shared("folded qwen moe", cp=2, tp=2), POSITION),  # both of tp drop, and one half counts
+    (shared("folded deepseek", cp=2, tp=2, etp=1, ep=4, microbatch_size=2), PROBABILITY),
+    (
+        shared("folded qwen moe", cp=2, dp=2, ep=4, ep_near=2, sharding="zero3", context="ulysses"),
+        PROBABILITY,
+    ),
+    (shared("folded mixtral", cp=4, ep=2, etp=2, ulysses=2), POSITION),
+    (shared("deepseek", pp=2, cp=2, ep=2, schedule="1f1b", recompute="full"), PROBABILITY),
+    (shared("qwen moe", cp=2, ep=2, dispatch="once", split_backward=True), PROBABILITY),
+    (shared("qwen moe", cp=2, ep=2, microbatch_size=2, token_parts=2, recompute="selective"), POSITION),
 ]
 
 
-@pytest.mark.parametrize(("case", "capacity"), always(CASES, {1, 3}), ids=str)
+@pytest.mark.parametrize(("case", "capacity"), always(CASES, {1, 3, 17}), ids=str)
 def test_they_equal_those_of_one_process(case: Planned, capacity: ExpertCapacity, gloo_pool: Pool) -> None:
     capacity.check(case.plan())
     result = case.run(gloo_pool, 1, capacity=capacity)
@@ -98,6 +120,28 @@ def test_they_equal_those_of_one_process(case: Planned, capacity: ExpertCapacity
     assert result.losses[0] == pytest.approx(loss, rel=GRADIENTS)
     assert result.iterations[0].num_dropped == num_dropped > 0
     assert largest_difference(result.gradients[0], gradients) < GRADIENTS
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"capacity": POSITION, "router": RouterLosses(balance=0.5, z=0.1)},
+        pytest.param({"capacity": PROBABILITY}, marks=pytest.mark.slow),
+    ],
+    ids=["position, balanced", "probability"],
+)
+def test_steps_of_shared_sequences_are_those_of_one_process(given: dict[str, Any], gloo_pool: Pool) -> None:
+    """Losses, norms and parameters of three steps, what is balanced among them. Numbers of what is told are counted: of every
+    token of the other rank two experts, and two gates where they decide."""
+    ours, alone = (case.run(gloo_pool, 3, **given) for case in (shared(cp=2, ep=2), planned()))
+    assert ours.losses == pytest.approx(alone.losses, rel=AFTER_ADAMW)
+    for name in ("gradient_norm", "router_loss", "num_dropped"):
+        found, wanted = ([getattr(each, name) for each in one.iterations] for one in (ours, alone))
+        assert found == pytest.approx(wanted, rel=AFTER_ADAMW), name
+    assert largest_difference(ours.parameters, alone.parameters) < AFTER_ADAMW
+    numbers, layers, steps = (4 if given["capacity"] == PROBABILITY else 2), 4, 3
+    told = steps * layers * BATCH * SEQUENCE // 2 * numbers * INDEX_BYTES
+    assert [sent["GATHER_CHOSEN"] for sent in ours.sent_bytes] == [told, told]
 
 
 def test_a_large_capacity_drops_nothing(gloo_pool: Pool) -> None:

@@ -28,6 +28,11 @@ def planned(model: str = "mixtral of 4", **choices: object) -> Planned:
     return Planned(model, choices=choices)
 
 
+def shared(model: str = "mixtral of 4", **choices: object) -> Planned:
+    """Devices along cp tell each other where their tokens go."""
+    return planned(model, passes=("share_choices",), **choices)
+
+
 def _of_one_router(losses: RouterLosses, mixture: PlainMixture, logits_BSX: Tensor) -> Tensor:
     """By the formulas of `RouterLosses`, expert by expert and sequence by sequence."""
     routing, experts = mixture.routing, mixture.experts
@@ -85,6 +90,9 @@ CASES = [
     (planned("qwen moe", tp=2, ep=2, sequence_parallel=True), Z_ALONE),
     (planned(cp=2, ep=2), Z_ALONE),
     (planned("qwen moe", dp=2, ep=2, dispatch="once"), BOTH),
+    (shared(cp=2, ep=2), BOTH),
+    (shared("qwen moe", cp=2, context="ulysses"), BOTH),
+    (shared("deepseek", cp=2, dp=2, ep=2, token_layout="contiguous", recompute="full"), BOTH),
     (planned("folded qwen moe", tp=2, etp=1, ep=2, microbatch_size=2), BOTH),  # a sample each
     (planned("folded deepseek", tp=2, dp=2, etp=1, ep=4, microbatch_size=2, dispatch="once"), BOTH),
 ]
@@ -123,6 +131,7 @@ def test_losses_of_alike_and_of_one_sided_experts() -> None:
     """One where all experts are alike, as many as there are experts where one has all."""
     alike_TX, one_TX = torch.full((8, 4), 0.25), torch.eye(4)[[2] * 8]
     evenly_TK, one_TK = torch.arange(8)[:, None] % 4, torch.full((8, 1), 2)
-    assert float(balance_loss(alike_TX, evenly_TK, 4)) == 8 * 1.0
-    assert float(balance_loss(one_TX, one_TK, 4)) == 8 * 4.0
+    alike_BX, one_BX = (each.view(2, 4, 4).sum(1) for each in (alike_TX, one_TX))
+    assert float(balance_loss(alike_BX, evenly_TK, 4)) == 8 * 1.0
+    assert float(balance_loss(one_BX, one_TK, 4)) == 8 * 4.0
     assert float(z_loss(torch.zeros(8, 1))) == 0.0

@@ -24,9 +24,10 @@ from meshwright.lowering.sharding.router_correction import RouterCorrection, cor
 from meshwright.lowering.transfer.stage_edge import layer_edges
 from meshwright.specs.error import ExecutionError, SpecError
 from meshwright.specs.plan.file import plan_text
-from meshwright.specs.plan.plan import PassOption, Plan
+from meshwright.specs.plan.plan import SHARE_CHOICES, PassOption, Plan
 from meshwright.specs.slot import TRUST
 from meshwright.specs.training.checkpoints import Checkpoints
+from meshwright.specs.training.expert_capacity import PROBABILITY
 from meshwright.specs.training.learning_rate import LearningRate
 from meshwright.specs.training.recipe import Recipe
 from meshwright.specs.training.source import Source
@@ -103,7 +104,8 @@ def newest(checkpoints: Checkpoints, is_first: bool = True) -> Path | None:
 
 
 def with_recipe(plan: Plan, recipe: Recipe) -> Plan:
-    """The plan with the optimizer and with the passes that clip and that correct routers, where these are given."""
+    """The plan with the optimizer and with the passes that clip and that correct routers, where these are given; and with the
+    one by which devices along cp agree on what is balanced, or dropped."""
     if recipe.optimizer:
         TRUST.allow(recipe.optimizer)
         plan = plan.changed(optimizer=recipe.optimizer)
@@ -111,6 +113,8 @@ def with_recipe(plan: Plan, recipe: Recipe) -> Plan:
         plan = _with_pass(plan, Clipping.name, max_norm=float(recipe.clip))
     if recipe.router_bias_update_rate is not None:
         plan = _with_pass(plan, RouterCorrection.name, rate=float(recipe.router_bias_update_rate))
+    if (recipe.capacity or recipe.balance_loss) and plan.cp > 1 and plan.model.num_experts:
+        return _with_pass(plan, SHARE_CHOICES, gates=bool(recipe.capacity) and recipe.drop == PROBABILITY)
     return plan
 
 

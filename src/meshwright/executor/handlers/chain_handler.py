@@ -57,6 +57,11 @@ def gather_counts(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     return gather_along(context, row, inputs[0])
 
 
+def gather_chosen(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
+    """Where everybody's tokens go, [T, F] of each: those of the first one in front."""
+    return gather_along(context, row, inputs[0])
+
+
 def gather_rows(context: Context, row: Row, inputs: Sequence[Any]) -> Pending:
     """All members' rows [N, E], those of the first one in front; with how many there are of the own ones, [P, X], and of
     all, [M P, X]."""
@@ -112,6 +117,7 @@ HANDLERS: Handlers = {
     "CHOICES": exchange_rows,
     "COUNTS": exchange_counts,
     "GATHER_COUNTS": gather_counts,
+    "GATHER_CHOSEN": gather_chosen,
     "GATHER_ROWS": gather_rows,
     "GATHER_CHOICES": gather_rows,
     "SCATTER_ROWS": scatter_rows,

@@ -13,7 +13,7 @@ from meshwright.executor.state.group_state import Formats
 from meshwright.executor.team.rank_team import RankTeam
 from meshwright.ir.program import Program
 from meshwright.lowering.sharding.canonical import CANONICAL
-from meshwright.specs.plan.plan import Dispatch, Plan, Recompute
+from meshwright.specs.plan.plan import Dispatch, Plan, Recompute, SharedChoices
 from meshwright.specs.plan.token_part import PartsOf, shares_of
 from meshwright.specs.sequence.context_parallel import Context, ContextParallel, TokenLayout
 from meshwright.specs.sequence.sequence_part import SequencePart, SequenceRun
@@ -53,8 +53,8 @@ class TensorLayout:
     the job's dtype. ``is_canonical``: gradients are added in one order whatever the layout.
     ``mesh``: the axes of a stage's ranks, and what attention and experts make of each (`stage.mesh`);
     ``ep_near`` and ``dispatch`` as of a plan.
-    ``recompute``: what runs again in the backward, by segments, as of a plan. ``fetches_again``: what sequence
-    parallelism gathers for a product is gathered again for its backward, not kept.
+    ``recompute``: what runs again in the backward, by segments, and ``shared_choices``, as of a plan. ``fetches_again``: what
+    sequence parallelism gathers for a product is gathered again for its backward, not kept.
     ``part_shares``: of the parts of a microbatch that go through a stage one beside the other; of its samples, or as
     ``parts_of`` says of each sequence.
     ``expert_slots``: which device of an expert-parallel group has which experts, layer by layer
@@ -77,6 +77,7 @@ class TensorLayout:
     ep_near: int = 1
     dispatch: Dispatch = "copies"
     recompute: Recompute = "none"
+    shared_choices: SharedChoices = "none"
     fetches_again: bool = True
     part_shares: tuple[int, ...] = (1,)
     parts_of: PartsOf = "samples"
@@ -107,6 +108,7 @@ class TensorLayout:
             ep_near=plan.ep_near,
             dispatch=plan.dispatch,
             recompute=recomputed_in_segments(plan),
+            shared_choices=plan.shared_choices,
             fetches_again=plan.gathered == "again",
             part_shares=shares_of(plan.token_parts),
             parts_of=plan.parts_of,
@@ -118,6 +120,7 @@ class TensorLayout:
         return InnerDegrees(
             self.tp, self.sequence_parallel, self.fetches_again, cp=self.cp, context=self.context,
             ulysses=self.ulysses, mesh=self.mesh, ep_near=self.ep_near, dispatch=self.dispatch, recompute=self.recompute,
+            shared_choices=self.shared_choices,
             num_parts=len(self.part_shares), has_chunks=self.has_chunks,
         )  # fmt: skip
 

@@ -42,7 +42,7 @@ from meshwright.specs.model.layers import stage_layers
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.record import record
 from meshwright.specs.sequence.sequence_group import GroupedBatch
-from meshwright.specs.training.expert_capacity import ExpertCapacity
+from meshwright.specs.training.expert_capacity import PROBABILITY, ExpertCapacity
 from meshwright.specs.training.learning_rate import LearningRate
 from meshwright.specs.training.router_losses import RouterLosses
 from meshwright.specs.training.source import Source
@@ -150,6 +150,7 @@ class TrainingConfig:
             self.router.check_model(self.model)
         if self.capacity:
             self.capacity.check_model(self.model)
+        self._check_told()
         if self.source.modules:
             self._check_modules()
         if self.source.weights is not None and (self.model.num_encoder_layers or self.layer_edges):
@@ -161,6 +162,18 @@ class TrainingConfig:
             raise ExecutionError(
                 f"an encoder-decoder with {len(self.layer_edges)} long skips, windows of {self.sequence_length}",
                 allowed="no long skips, and windows of an even number of tokens",
+            )
+
+    def _check_told(self) -> None:
+        """What counts where tokens of whole sequences go has to be told of those along cp."""
+        told, has_balance = self.layout.shared_choices, self.router.balance > 0
+        wanted = "gates" if self.capacity and self.capacity.drop == PROBABILITY else "experts"
+        if self.layout.cp > 1 and (self.capacity or has_balance) and told not in (wanted, "gates"):
+            raise ExecutionError(
+                f"a capacity of experts or a balance of routers with cp = {self.layout.cp}, whose devices tell each other "
+                f"{'nothing' if told == 'none' else 'no gates'} of their tokens' experts",
+                allowed=f"a program with the pass share_choices(gates={'true' if wanted == 'gates' else 'false'})",
+                next="name it in the plan; `train --capacity-factor` and `--balance-loss` do so",
             )
 
     def _check_groups(self) -> None:

@@ -55,12 +55,14 @@ ROWS = {
     "gather_choices": ("GATHER_CHOICES", "all_gather"),
     "scatter_rows": ("SCATTER_ROWS", "reduce_scatter"),
     "gather_counts": ("GATHER_COUNTS", "all_gather"),
+    "gather_chosen": ("GATHER_CHOSEN", "all_gather"),
 }
 GATHERS = (
     "ALL_GATHER",
     "GATHER_ROWS",
     "GATHER_CHOICES",
     "GATHER_COUNTS",
+    "GATHER_CHOSEN",
 )  # their bytes are those of what they deliver
 
 

@@ -54,7 +54,7 @@ def inner_degrees(plan: Plan) -> InnerDegrees:
     return InnerDegrees(
         plan.tp, is_divided, plan.gathered == "again", cp=plan.cp, context=plan.context,
         ulysses=plan.ulysses, mesh=mesh_axes(plan), ep_near=plan.ep_near, dispatch=plan.dispatch,
-        recompute=recomputed_in_segments(plan),
+        recompute=recomputed_in_segments(plan), shared_choices=plan.shared_choices,
         num_parts=len(plan.parts), has_chunks=plan.has_chunks,
     )  # fmt: skip
 

@@ -31,6 +31,9 @@ Vocabulary = Literal["ends", "one_barrier", "two_barriers", "interlaced"]
 Attention = Literal["flash", "unfused", "unfused_dropout"]
 Gathered = Literal["again", "kept"]
 Dispatch = Literal["copies", "once"]
+SharedChoices = Literal[
+    "none", "experts", "gates"
+]  # of tokens, along cp: nothing, numbers of experts, or their gates, too
 # selective: the attention core (Korthikanti et al., arXiv 2205.05198); selective_op: everything but every second
 # matrix product (torchtitan's per-operation policy); full: all but the input of each block.
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "selective_op", "full")
@@ -45,6 +48,7 @@ GATHERED: tuple[Gathered, ...] = ("again", "kept")
 DISPATCHES: tuple[Dispatch, ...] = ("copies", "once")
 FLOAT8_RECIPES = ("", "tensorwise", "rowwise", "blockwise", "mxfp8")
 CONNECT_STAGES = "connect_stages"  # the pass by which stages have edges beside the path
+SHARE_CHOICES = "share_choices"  # the pass by which devices of cp tell each other where tokens go
 OVERLAPS = ("reduce", "gather", "tp", "ep")  # what may run beside computes
 AXES = ("pp", "dp", "cp", "tp")  # default order of the mesh, outermost first: tp is next to itself
 
@@ -318,6 +322,20 @@ class Plan:
     def connects_stages(self) -> bool:
         """Do stages give something to others beside the path?"""
         return any(each.name == CONNECT_STAGES for each in self.passes)
+
+    @property
+    def shared_choices(self) -> SharedChoices:
+        """What devices along cp tell each other of the experts of their tokens."""
+        given = None if self.cp == 1 or not self.model.num_experts else self.options_of(SHARE_CHOICES)
+        return "none" if given is None else "gates" if given.get("gates") else "experts"
+
+    @property
+    def num_shared_numbers(self) -> int:
+        """Numbers of a token that they tell: of each of its experts, and of its gate."""
+        per_token = max(
+            (each.experts.num_experts_per_token for each in self.model.kinds if each.experts), default=0
+        )
+        return per_token * {"none": 0, "experts": 1, "gates": 2}[self.shared_choices]
 
     @property
     def num_recomputed_blocks(self) -> tuple[int, ...]:

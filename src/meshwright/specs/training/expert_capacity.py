@@ -9,7 +9,7 @@ from fractions import Fraction
 from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
-from meshwright.specs.training.router_losses import sees_whole_sequences
+from meshwright.specs.training.router_losses import WHOLE_SEQUENCES, sees_whole_sequences
 
 POSITION, PROBABILITY = "position", "probability"
 DROPS = (POSITION, PROBABILITY)
@@ -54,8 +54,7 @@ class ExpertCapacity:
             raise PlanError(
                 "a capacity of experts, which counts where the tokens of a sequence go, and routers that see a part of one: "
                 "no row of a program tells them what the others chose",
-                allowed="cp=1, sequences that are not cut into parts; experts along tp without sequence parallelism, and "
-                "as many samples of a microbatch as ranks that look after a part of its tokens each",
+                allowed=WHOLE_SEQUENCES,
                 next="plan so, or train dropless, with a balance by --router-bias-update-rate or --z-loss",
             )
 

@@ -9,6 +9,12 @@ from meshwright.specs.error import PlanError, SpecError
 from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 
+WHOLE_SEQUENCES = (
+    "sequences that are not cut into parts; along cp with the pass share_choices, without sequence parallelism beside it; "
+    "experts along tp without sequence parallelism, and as many samples of a microbatch as ranks that look after a part of "
+    "its tokens each"
+)
+
 
 @dataclass(frozen=True)
 class RouterLosses:
@@ -42,8 +48,7 @@ class RouterLosses:
         if self.balance and not sees_whole_sequences(plan):
             raise PlanError(
                 "a balance loss, which counts where the tokens of a sequence go, and routers that see a part of one",
-                allowed="cp=1, sequences that are not cut into parts; experts along tp without sequence parallelism, and "
-                "as many samples of a microbatch as ranks that look after a part of its tokens each",
+                allowed=WHOLE_SEQUENCES,
                 next="plan without them, or train with a z-loss alone",
             )
 
@@ -57,12 +62,15 @@ class RouterLosses:
 
 
 def sees_whole_sequences(plan: Plan) -> bool:
-    """Has every router all tokens of each sequence that it sees any of?
+    """Does every router know where all tokens go of each sequence that it sees any of?
 
-    Of a microbatch that all ranks of tp have, those that do not share every expert look after equal runs of its samples; a
-    stream that is divided has a part of each sequence on every rank, where experts fold apart from attention.
+    Those along cp tell each other, where the plan says so (`Plan.shared_choices`; `train` does). Of a microbatch that all
+    ranks of tp have, those that do not share every expert look after equal runs of its samples; a stream that is divided has
+    a part of each sequence on every rank, where experts fold apart from attention.
     """
-    if plan.cp > 1 or plan.has_chunks:
+    if (plan.cp > 1 and plan.shared_choices == "none") or plan.has_chunks:
+        return False
+    if plan.cp > 1 and plan.tp > 1 and plan.sequence_parallel:
         return False
     folds = plan.ep > 1 or plan.expert_tp != plan.tp
     if plan.tp == 1 or not folds:

@@ -43,6 +43,7 @@ TRANSPOSES: Mapping[str, str] = {
     "gather_counts": "",
     "choices": "",  # numbers of experts beside rows, as many as these
     "gather_choices": "",
+    "gather_chosen": "",  # where the tokens of all go, as many numbers of each
 }
 # Forward algorithm -> how what it reads lies along its axes, and what it delivers; of what is split each exchange says the
 # dimension.
@@ -53,7 +54,9 @@ LAYOUTS: Mapping[str, tuple[str, str]] = {
     "collect": (SPLIT, COPIED),
     "share": (COPIED, SPLIT),
     "maximum": MAPS["all_reduce"][0],
-    **dict.fromkeys(("gather_rows", "gather_counts", "gather_choices"), MAPS["all_gather"][0]),
+    **dict.fromkeys(
+        ("gather_rows", "gather_counts", "gather_choices", "gather_chosen"), MAPS["all_gather"][0]
+    ),
     "scatter_rows": MAPS["reduce_scatter"][0],
 }
 GRADIENT = "_gradient"  # behind the name of a value: its gradient; AGAIN: it, fetched once more
@@ -64,6 +67,7 @@ WITHOUT_GRADIENT = frozenset(
         *("maximum", "largest", "order", "near_order"),
         *("counts", "arrived", "all_counts", "near_counts", "far_counts"),
         *("choices", "received_choices", "all_choices", "near_choices", "far_choices"),
+        *("chosen", "all_chosen"),
     )
 )
 

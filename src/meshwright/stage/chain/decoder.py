@@ -126,7 +126,7 @@ def _items(
             if len(late) > num_late:
                 yield late.pop(0)
             yield ChainStep(f"{part}_norm", block, ("residual",), ("normed",))
-            experts = model.layers[block].experts if part == "mlp" and degrees.divides_experts else None
+            experts = model.layers[block].experts if part == "mlp" and degrees.has_expert_steps else None
             if experts is not None:
                 left = yield from mixture(block, degrees, has_shared=experts.shared_intermediate_size > 0)
             else:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from meshwright.ir.layout import COPIED
 from meshwright.ir.table import Hop
-from meshwright.specs.plan.plan import Dispatch, Plan, Recompute
+from meshwright.specs.plan.plan import Dispatch, Plan, Recompute, SharedChoices
 from meshwright.specs.sequence.context_parallel import Context, ContextParallel
 from meshwright.stage.chain.chain import BY_TOKENS
 from meshwright.stage.mesh import (
@@ -35,6 +35,7 @@ class InnerDegrees:
     among them exchange heads inside a ring. ``mesh``: the axes of a stage's devices (`stage.mesh`), with what experts make of
     them; empty: experts are divided as attention is; ``ep_near`` and ``dispatch`` as of a plan. ``recompute``: what is
     recomputed by segments, as of a plan.
+    ``shared_choices``: what devices along cp tell each other of the experts of their tokens, as of a plan.
     ``num_parts``: into so many parts a microbatch is cut; ``has_chunks``: along its sequences.
     """
 
@@ -48,6 +49,7 @@ class InnerDegrees:
     ep_near: int = 1
     dispatch: Dispatch = "copies"
     recompute: Recompute = "none"
+    shared_choices: SharedChoices = "none"
     num_parts: int = 1
     has_chunks: bool = False
 
@@ -121,6 +123,11 @@ class InnerDegrees:
         )
 
     @property
+    def has_expert_steps(self) -> bool:
+        """Are a block's experts several steps of its chain: do rows go elsewhere, or choices to those along cp?"""
+        return self.divides_experts or self.shared_choices != "none"
+
+    @property
     def has_exchanges(self) -> bool:
         """Is anything sent inside a stage?"""
         return self.tp > 1 or self.cp > 1 or self.divides_experts
@@ -172,9 +179,10 @@ def of_groups(degrees: InnerDegrees, most_degree: int) -> InnerDegrees:
 
 def recomputed_in_segments(plan: Plan) -> Recompute:
     """What a plan recomputes by segments: in every block, where the stage is a chain from its input to its output; "none"
-    where it does not. By operation experts are not divided."""
+    where it does not. By operation experts are one step."""
+    is_several_steps = folds_experts(plan) or plan.shared_choices != "none"
     is_done = (
-        (plan.recompute == "selective" or (plan.recompute == "selective_op" and not folds_experts(plan)))
+        (plan.recompute == "selective" or (plan.recompute == "selective_op" and not is_several_steps))
         and plan.recompute_blocks in ((), plan.layers_per_stage)
         and (plan.vocabulary == "ends" or plan.pp == 1)
         and not plan.connects_stages

@@ -40,11 +40,12 @@ PARTS = {
 ATTENDS = "attention_core"
 Shapes = tuple[MicrobatchShape, tuple[MicrobatchShape, ...]]  # of tokens, and of what attention is to
 # Steps that are counted with another: a bias on a sum with the addition of its branch, where heads lie, and how they are
-# turned, and rows between two levels, with what made them.
+# turned, rows between two levels, and rows of what all have chosen, with what made them.
 WITHIN_OTHERS = (
     "finished",
     "heads_of_group",
     "tokens_of_group",
+    "dispatch",
     "collected",
     "spread",
     "forwarded",
@@ -170,8 +171,8 @@ def between_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
     rows["inner"] *= 2 if plan.model.has_gated_mlp else 1
     vocabulary = -(-plan.model.vocabulary_size // plan.tp)
     numbers = {name: float(count * max(size, WIDE_BYTES)) / plan.cp for name, count in LOSS_NUMBERS.items()}
-    if degrees.divides_experts:
-        numbers |= _routed_bytes(plan, degrees)
+    if degrees.has_expert_steps and plan.model.num_experts:
+        numbers |= {**_routed_bytes(plan, degrees), **_chosen_bytes(plan)}
     return {**rows, **numbers, "logits": float(vocabulary * size) / plan.cp}
 
 
@@ -209,6 +210,20 @@ def _routed_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
         "combined": float(plan.model.hidden_size * size) / plan.cp / plan.tp,
         "gates": rows * size, "order": rows * INDEX_BYTES,
         **dict.fromkeys(("counts", "arrived", "near_counts", "far_counts"), counts),
+    }  # fmt: skip
+
+
+def _chosen_bytes(plan: Plan) -> Mapping[str, float]:
+    """Of what devices along cp tell each other of their tokens, and of what it is told about."""
+    experts, size = (
+        next(block.experts for block in plan.model.kinds if block.experts),
+        dtype_bytes(plan.dtype),
+    )
+    own = microbatch_shape(plan).num_sent_tokens / plan.tokens_per_microbatch
+    chosen = own * plan.num_shared_numbers * INDEX_BYTES
+    return {
+        "own_gates": own * experts.num_experts_per_token * size, "chosen": chosen, "all_chosen": chosen * plan.cp,
+        "shares": experts.num_experts * float(max(size, WIDE_BYTES)) / plan.workload.sequence_length,
     }  # fmt: skip
 
 
@@ -334,6 +349,7 @@ def _kept(plan: Plan, layers: StageLayers, *, is_split: bool, has_relay: bool) -
     """`is_split`: attention is several steps; `has_relay`: one of them is a ring's."""
     context = saving_context(plan)._replace(recompute="none")
     # gathered ones are of all devices; those that travel again are a value between segments
+    has_steps = plan.ep > 1 or plan.shared_choices != "none"
     times_of_keys = 0 if has_relay else plan.cp if plan.context == "all_gather" else 1
     for block in range(layers.first_block, layers.first_block + layers.num_blocks):
         for tensor in context_saved(plan.model, context, block, plan.workload.sequence_length):
@@ -344,7 +360,7 @@ def _kept(plan: Plan, layers: StageLayers, *, is_split: bool, has_relay: bool) -
             if step == "attention" and is_split:
                 step = OF_PART.get(tensor.name, "heads")
             is_entered = tensor.name in GATHERED and not plan.model.has_parallel_branches
-            if step == "mlp" and plan.ep > 1 and plan.model.layers[block].experts:
+            if step == "mlp" and has_steps and plan.model.layers[block].experts:
                 step, is_entered = _step_of_experts(tensor.name), False
             times = times_of_keys if tensor.name in (KEYS, *OF_SCORES) else 1
             has_experts = plan.model.layers[block].experts is not None

@@ -64,6 +64,11 @@ LAYOUTS_ALONG: Mapping[str, Steps] = {
     "cp": {
         "attention_core": StepLayout({"query": STREAM, "block": STREAM, "all_blocks": SHARED}, STREAM),
         "attention_of_heads": _OF_HEADS,
+        # all have what was chosen, and each makes rows of its own tokens
+        "dispatch": StepLayout(
+            dict.fromkeys(("normed", "entered", "own_gates", "shares"), STREAM) | {"all_chosen": SHARED},
+            STREAM,
+        ),
     },
 }
 
@@ -78,7 +83,7 @@ EXPERTS_OF_ALL_ROWS: Steps = {"experts": StepLayout(SHARED, PARTIAL)}
 # Along tp, where all have the same stream: every device looks for the experts of all tokens and has a part of each of
 # them; or it looks for those of its part of the tokens, and adds nothing for the others.
 EXPERTS_OF_COPIES: Steps = {
-    "router": StepLayout(SHARED, SHARED),
+    **dict.fromkeys(("router", "dispatch"), StepLayout(SHARED, SHARED)),
     **dict.fromkeys(("collected", "forwarded"), StepLayout(SHARED, SHARED)),
     "experts": StepLayout(SHARED, PARTIAL),
     "spread": StepLayout({"far_results": PARTIAL, "near_counts": SHARED}, PARTIAL),
@@ -100,6 +105,13 @@ COMBINED_PARTS = StepLayout(
 )
 EXPERTS_OF_OWN_TOKENS: Steps = {
     "router": StepLayout(SHARED, BY_TOKENS),
+    "dispatch": StepLayout(
+        {
+            **dict.fromkeys(("normed", "entered"), SHARED),
+            **dict.fromkeys(("own_gates", "all_chosen", "shares"), BY_TOKENS),
+        },
+        BY_TOKENS,
+    ),
     **dict.fromkeys(
         ("collected", "forwarded", "experts", "spread", "summed_rows"), StepLayout(BY_TOKENS, BY_TOKENS)
     ),

@@ -31,6 +31,7 @@ from meshwright.stage.exchange.relay_exchange import (
     token_ring_exchanges,
 )
 from meshwright.stage.mesh import (
+    context_axes,
     folds_experts,
     gathered_axes,
     heads_axes,
@@ -39,6 +40,7 @@ from meshwright.stage.mesh import (
     routed_axes,
     tensor_axes,
 )
+from meshwright.stage.operator.expert import INDEX_BYTES
 from meshwright.stage.operator.layer import MicrobatchShape
 from meshwright.stage.piece import (
     has_vocabulary_passes,
@@ -73,6 +75,8 @@ def inner_exchanges(plan: Plan, layers: StageLayers, name: str, shape: Microbatc
         found += _context(plan, layers, shape, is_backward)
     if folds_experts(plan):
         found += _expert(plan, layers, shape)
+    if plan.shared_choices != "none" and not is_backward:
+        found.append(_chosen(plan, layers, shape))
     if has_share:
         found += _vocabulary(plan, shape)
     return tuple(each for each in found if each.count)
@@ -216,6 +220,15 @@ def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inn
             for kind in ("all_gather", "reduce_scatter")
         ]
     return found
+
+
+def _chosen(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> Inner:
+    """Where the tokens of all devices along cp go, once a block of experts."""
+    count = sum(
+        plan.model.layers[layers.first_block + n].experts is not None for n in range(layers.num_blocks)
+    )
+    size = float(shape.num_sent_tokens * plan.cp * plan.num_shared_numbers * INDEX_BYTES)
+    return Inner(Exchange(context_axes(plan), algorithm="all_gather"), size, count, "", "context parallel")
 
 
 def _forwarded(plan: Plan, axes: tuple[str, ...]) -> float:

@@ -237,6 +237,7 @@ STEPS: Mapping[str, StepFunction] = {
     "gate_up": gate_up,
     "down": down,
     "router": expert_steps.router,
+    "dispatch": expert_steps.dispatch,
     "collected": expert_steps.collected,
     "forwarded": expert_steps.forwarded,
     "experts": expert_steps.experts,

@@ -1,7 +1,8 @@
 """Steps of a block whose experts are on several devices: router, experts, what all tokens go through, the sum.
 
 Shapes: B samples, S tokens, s tokens of this device's part of the stream, E hidden size, T tokens of all samples, N rows of
-tokens for experts, K experts a token, P devices that sent rows, X experts of one of them, F hidden units and gates.
+tokens for experts, K experts a token, P devices that sent rows, X experts of one of them, F hidden units and gates; M tokens
+of all devices along cp, each of which told C numbers of its own.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from torch.nn.functional import pad
 
 from meshwright.executor.models.chain.step_data import MicrobatchData, block_of
 from meshwright.executor.models.decoder import DecoderStage
-from meshwright.executor.models.part.mixture import MixtureOfExperts
+from meshwright.executor.models.part.mixture import Choices, MixtureOfExperts
 from meshwright.executor.ops.expert.dispatch import by_expert, combine, inverse, reordered
 from meshwright.executor.ops.expert.once import returned_once
+from meshwright.specs.sequence.sequence_part import SequencePart
 from meshwright.stage.chain.chain import ChainStep
 
 
@@ -24,16 +26,39 @@ def _mixture(stage: DecoderStage, step: ChainStep) -> MixtureOfExperts:
 
 
 def router(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Tensor) -> tuple[Tensor, ...]:
-    """Rows of this device's tokens for all experts, with what puts their results together, and how many go to each; or where
-    the step writes `choices`, once for all experts of a device."""
+    """What `dispatch` makes of this device's tokens; or where devices share sequences, what they tell each other before."""
     mixture = _mixture(stage, step)
+    own_TE, num_copies = _own_tokens(mixture, data, x_BsE)
+    if "chosen" in step.writes:
+        return mixture.told(own_TE, data.tokens_BS.shape[1], num_copies)
+    return _rows(mixture, step, own_TE, mixture.chosen(own_TE, num_copies))
+
+
+def dispatch(
+    stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Tensor, gates_TK: Tensor, all_chosen_MC: Tensor,
+    shares_BX: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Rows of this device's tokens for all experts, with what puts their results together, and how many go to each; or where
+    the step writes `choices`, once for all experts of a device. By what all have chosen who share the sequences."""
+    mixture = _mixture(stage, step)
+    own_TE, num_copies = _own_tokens(mixture, data, x_BsE)
+    assert isinstance(data.part, SequencePart), "choices are told along cp, which divides sequences"
+    agreed = mixture.agreed(gates_TK, all_chosen_MC, shares_BX, data.part, num_copies)
+    return _rows(mixture, step, own_TE, agreed)
+
+
+def _own_tokens(mixture: MixtureOfExperts, data: MicrobatchData, x_BsE: Tensor) -> tuple[Tensor, float]:
+    """Tokens whose experts this device looks for, [T, E], and how many devices do."""
     hidden_TE = x_BsE.flatten(0, 1)
     own_TE = hidden_TE[mixture.own_tokens(len(hidden_TE))]
     degree = 1 if mixture.parallel is None else mixture.parallel.team.degree
-    num_copies = degree * len(own_TE) / data.tokens_BS.numel()
+    return own_TE, degree * len(own_TE) / data.tokens_BS.numel()
+
+
+def _rows(mixture: MixtureOfExperts, step: ChainStep, own_TE: Tensor, choices: Choices) -> tuple[Tensor, ...]:
     if "choices" in step.writes:
-        return tuple(mixture.sent_once(own_TE, num_copies))
-    tokens_NE, gates_TK, order_N, counts_X = mixture.dispatched(own_TE, num_copies)
+        return tuple(mixture.sent_once(own_TE, choices))
+    tokens_NE, gates_TK, order_N, counts_X = mixture.dispatched(own_TE, choices)
     shard = mixture.shard
     num_members = shard.near_degree if shard.near_degree > 1 else shard.degree
     return tokens_NE, gates_TK, order_N, counts_X.view(num_members, -1)

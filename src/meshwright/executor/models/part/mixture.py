@@ -7,6 +7,7 @@ O outputs, I inputs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +20,12 @@ from meshwright.executor.ops.expert.expert_mlp import ExpertBiases, expert_mlp
 from meshwright.executor.ops.expert.once import NOT_THERE, RowsOnce, sent_once
 from meshwright.executor.ops.expert.router_loss import RouterLoss
 from meshwright.executor.ops.expert.routing import gates_of
+from meshwright.executor.ops.expert.told_choices import experts_and_gates, of_sequences, own_tokens, told
 from meshwright.executor.ops.gated_silu import gated_silu
 from meshwright.executor.ops.linear import SplitLinear, linear
 from meshwright.specs.model.block import Experts
 from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.sequence.sequence_part import SequencePart
 
 
 class ExpertMatrices(nn.Module):
@@ -46,6 +49,14 @@ class SharedExpert(nn.Module):
         """[T, E] -> [T, E]."""
         result_TE: Tensor = self.down(gated_silu(self.gate_up(hidden_TE)))
         return result_TE
+
+
+class Choices(NamedTuple):
+    """Gates and experts of every token, [T, K], and which of its choices are kept (None: all)."""
+
+    gates_TK: Tensor
+    experts_TK: Tensor
+    kept_TK: Tensor | None
 
 
 class MixtureOfExperts(nn.Module):
@@ -106,39 +117,72 @@ class MixtureOfExperts(nn.Module):
     def routed(self, hidden_TE: Tensor) -> Tensor:
         """The sum over every token's own experts."""
         num_copies = 1 if self.parallel is None else self.parallel.team.degree
-        tokens_NE, gates_TK, order_N, counts_X = self.dispatched(hidden_TE, num_copies)
+        tokens_NE, gates_TK, order_N, counts_X = self.dispatched(
+            hidden_TE, self.chosen(hidden_TE, num_copies)
+        )
         return combine(self.through_experts(tokens_NE, counts_X), gates_TK, order_N)
 
-    def dispatched(self, hidden_TE: Tensor, num_copies: float = 1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def dispatched(self, hidden_TE: Tensor, choices: Choices) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Rows [N, E] of tokens sorted by expert (`ExpertShard.sent_places`), of all experts; gates [T, K], the rows' order
-        [N], rows of each [X], in that order.
-        ``num_copies``: devices that have these tokens."""
-        gates_TK, experts_TK, kept_TK = self.chosen(hidden_TE, num_copies)
+        [N], rows of each [X], in that order."""
+        gates_TK, experts_TK, kept_TK = choices
         num_experts = self.experts.num_experts
         tokens_NE, order_N, counts_X = dispatch(hidden_TE, self._sent(experts_TK), num_experts, kept_TK)
         return tokens_NE, gates_TK, order_N, counts_X
 
-    def chosen(self, hidden_TE: Tensor, num_copies: float = 1) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Gates and experts of every token, [T, K], and which of its choices are kept (None: all)."""
+    def chosen(self, hidden_TE: Tensor, num_copies: float = 1) -> Choices:
+        """What the router makes of tokens of whole sequences. ``num_copies``: devices that have these tokens."""
+        gates_TK, experts_TK, logits_TX = self._scored(hidden_TE)
+        if self.losses is not None:
+            gates_TK = self.losses.attached(gates_TK, logits_TX, experts_TK, self._is_sigmoid, num_copies)
+        kept_TK = None
+        if self.capacity is not None:
+            kept_TK = self.capacity.kept(gates_TK, experts_TK, self.experts.num_experts, num_copies)
+        return Choices(gates_TK, experts_TK, kept_TK)
+
+    def told(self, hidden_TE: Tensor, num_tokens: int, num_copies: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Of sequences of which ``num_tokens`` tokens are here: gates [T, K], what is told to who has the others, [T, F], and
+        every expert's shares of each, [B, X]."""
+        gates_TK, experts_TK, logits_TX = self._scored(hidden_TE)
+        shares_BX = logits_TX.new_zeros(1, self.experts.num_experts)
+        if self.losses is not None:
+            gates_TK = self.losses.with_size(gates_TK, logits_TX, num_copies)
+            shares_BX = self.losses.shares(logits_TX, num_tokens, self._is_sigmoid)
+        known = told(experts_TK) if self.capacity is None else self.capacity.told(gates_TK, experts_TK)
+        return gates_TK, known, shares_BX
+
+    def agreed(
+        self, gates_TK: Tensor, all_MF: Tensor, shares_BX: Tensor, part: SequencePart, num_copies: float
+    ) -> Choices:
+        """As `chosen`, of what all devices that share the sequences have told; ``part``: which of their tokens are here."""
+        num_chosen, num_experts = gates_TK.shape[1], self.experts.num_experts
+        of_all_TK, _ = experts_and_gates(of_sequences(all_MF, part), num_chosen)
+        if self.losses is not None:
+            gates_TK = self.losses.with_balance(gates_TK, shares_BX, of_all_TK, num_copies)
+        kept_TK = None
+        if self.capacity is not None:
+            kept_TK = self.capacity.kept_of_told(all_MF, part, num_chosen, num_experts, num_copies)
+        return Choices(gates_TK, own_tokens(of_all_TK, part), kept_TK)
+
+    def _scored(self, hidden_TE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gates and experts of every token, [T, K], and the logits of all, [T, X]."""
         experts, routing = self.experts, self.routing
         logits_TX = linear(hidden_TE, self.router.weight, self.router.bias)
         gates_TK, experts_TK = gates_of(
             logits_TX, experts.num_experts_per_token, routing, self.correction, hidden_TE.dtype
         )
-        for told in self.listeners:
-            told(experts_TK)
-        if self.losses is not None:
-            is_sigmoid = routing.scores == "sigmoid"
-            gates_TK = self.losses.attached(gates_TK, logits_TX, experts_TK, is_sigmoid, num_copies)
-        kept_TK = None
-        if self.capacity is not None:
-            kept_TK = self.capacity.kept(gates_TK, experts_TK, experts.num_experts, num_copies)
-        return gates_TK, experts_TK, kept_TK
+        for listener in self.listeners:
+            listener(experts_TK)
+        return gates_TK, experts_TK, logits_TX
 
-    def sent_once(self, hidden_TE: Tensor, num_copies: float = 1) -> RowsOnce:
+    @property
+    def _is_sigmoid(self) -> bool:
+        return self.routing.scores == "sigmoid"
+
+    def sent_once(self, hidden_TE: Tensor, choices: Choices) -> RowsOnce:
         """Every token once for each device, or where they are sent in two levels each group of neighbours, that has any of
         its experts; as of `dispatched`."""
-        gates_TK, experts_TK, kept_TK = self.chosen(hidden_TE, num_copies)
+        gates_TK, experts_TK, kept_TK = choices
         choices_TK = self._sent(experts_TK)
         choices_TK = choices_TK if kept_TK is None else choices_TK.masked_fill(~kept_TK, NOT_THERE)
         wide_TF = torch.cat((hidden_TE, gates_TK), 1)

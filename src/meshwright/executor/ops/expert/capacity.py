@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from meshwright.executor.ops.expert.told_choices import experts_and_gates, of_sequences, own_tokens, told
+from meshwright.specs.sequence.sequence_part import SequencePart
 from meshwright.specs.training.expert_capacity import PROBABILITY, ExpertCapacity
 
 
@@ -24,9 +26,25 @@ class RouterCapacity:
 
     def kept(self, gates_TK: Tensor, experts_TK: Tensor, num_experts: int, num_copies: float) -> Tensor:
         """True for choices [T, K] that are sent. ``num_copies``: devices that have these very tokens."""
-        most = self.capacity.of_sequence(self.sequence_length, num_experts, experts_TK.shape[1])
         by_gate = gates_TK.detach() if self.capacity.drop == PROBABILITY else None
-        kept_TK = kept_choices(experts_TK, num_experts, self.sequence_length, most, by_gate)
+        return self._counted(self._kept(experts_TK, num_experts, by_gate), num_copies)
+
+    def told(self, gates_TK: Tensor, experts_TK: Tensor) -> Tensor:
+        """What devices that have other tokens of the same sequences have to know of these: [T, F]."""
+        return told(experts_TK, gates_TK if self.capacity.drop == PROBABILITY else None)
+
+    def kept_of_told(
+        self, all_MF: Tensor, part: SequencePart, num_per_token: int, num_experts: int, num_copies: float
+    ) -> Tensor:
+        """As `kept`, of what all devices that share these sequences have told; ``part``: the tokens of each that are here."""
+        experts_TK, gates_TK = experts_and_gates(of_sequences(all_MF, part), num_per_token)
+        return self._counted(own_tokens(self._kept(experts_TK, num_experts, gates_TK), part), num_copies)
+
+    def _kept(self, experts_TK: Tensor, num_experts: int, gates_TK: Tensor | None) -> Tensor:
+        most = self.capacity.of_sequence(self.sequence_length, num_experts, experts_TK.shape[1])
+        return kept_choices(experts_TK, num_experts, self.sequence_length, most, gates_TK)
+
+    def _counted(self, kept_TK: Tensor, num_copies: float) -> Tensor:
         if torch.is_grad_enabled():
             dropped = (~kept_TK).sum() / num_copies
             self.num_dropped = dropped if self.num_dropped is None else self.num_dropped + dropped

@@ -5,6 +5,7 @@ Shapes: T tokens, X experts, K experts a token, B sequences, S tokens of one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,22 +30,47 @@ class RouterLoss:
     def attached(
         self, gates_TK: Tensor, logits_TX: Tensor, experts_TK: Tensor, is_sigmoid: bool, num_copies: float
     ) -> Tensor:
-        """The gates, whose backward also runs that of the losses. ``num_copies``: devices that have these very tokens, of
-        which each has an equal share."""
-        if not torch.is_grad_enabled():  # nothing is learned, or it is computed once more
+        """The gates, whose backward also runs that of the losses, of whole sequences. ``num_copies``: devices that have these
+        very tokens, of which each has an equal share."""
+        gates_TK = self.with_size(gates_TK, logits_TX, num_copies)
+        if not self.losses.balance:
             return gates_TK
-        logits_TX = logits_TX.to(torch.float32) if logits_TX.dtype in HALF_DTYPES else logits_TX
-        loss = logits_TX.new_zeros(())
-        if self.losses.z:
-            loss = loss + self.losses.z * z_loss(logits_TX)
-        if self.losses.balance:
-            scores_TX = logits_TX.sigmoid() if is_sigmoid else logits_TX.softmax(1)
-            shares_TX = scores_TX / scores_TX.sum(1, keepdim=True)
-            loss = loss + self.losses.balance * balance_loss(shares_TX, experts_TK, self.sequence_length)
-        loss = loss / (self.tokens_per_step * num_copies)
-        found = loss.detach()
+        shares_BX = self.shares(logits_TX, self.sequence_length, is_sigmoid)
+        return self.with_balance(gates_TK, shares_BX, experts_TK, num_copies)
+
+    def with_size(self, gates_TK: Tensor, logits_TX: Tensor, num_copies: float) -> Tensor:
+        """The gates with the z-loss, where there is one."""
+        return self._attached(gates_TK, self.losses.z, lambda: z_loss(_wide(logits_TX)), num_copies)
+
+    def shares(self, logits_TX: Tensor, num_tokens: int, is_sigmoid: bool) -> Tensor:
+        """Of each sequence, of which ``num_tokens`` are here, the sum of every expert's shares of the scores: [B, X]."""
+        scores_TX = _wide(logits_TX).sigmoid() if is_sigmoid else _wide(logits_TX).softmax(1)
+        shares_TX = scores_TX / scores_TX.sum(1, keepdim=True)
+        return shares_TX.view(-1, num_tokens, shares_TX.shape[1]).sum(1)
+
+    def with_balance(
+        self, gates_TK: Tensor, shares_BX: Tensor, experts_TK: Tensor, num_copies: float
+    ) -> Tensor:
+        """The gates with the loss that balances, where there is one. ``experts_TK``: of all tokens of the sequences."""
+
+        def loss() -> Tensor:
+            return balance_loss(shares_BX, experts_TK, self.sequence_length)
+
+        return self._attached(gates_TK, self.losses.balance, loss, num_copies)
+
+    def _attached(
+        self, gates_TK: Tensor, coefficient: float, loss: Callable[[], Tensor], num_copies: float
+    ) -> Tensor:
+        if not coefficient or not torch.is_grad_enabled():  # nothing is learned, or it is computed once more
+            return gates_TK
+        share = coefficient * loss() / (self.tokens_per_step * num_copies)
+        found = share.detach()
         self.total = found if self.total is None else self.total + found
-        return _Attached.apply(gates_TK, loss)  # type: ignore[no-untyped-call, no-any-return]
+        return _Attached.apply(gates_TK, share)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _wide(logits_TX: Tensor) -> Tensor:
+    return logits_TX.to(torch.float32) if logits_TX.dtype in HALF_DTYPES else logits_TX
 
 
 def z_loss(logits_TX: Tensor) -> Tensor:
@@ -52,13 +78,15 @@ def z_loss(logits_TX: Tensor) -> Tensor:
     return logits_TX.logsumexp(1).square().sum()
 
 
-def balance_loss(shares_TX: Tensor, experts_TK: Tensor, sequence_length: int) -> Tensor:
-    """Sum over tokens of the balance of their sequence, 1 where its experts are alike. Counts have no gradient."""
-    num_experts, per_token = shares_TX.shape[1], experts_TK.shape[1]
-    chosen_TX = F.one_hot(experts_TK, num_experts).sum(1).to(shares_TX.dtype)
+def balance_loss(shares_BX: Tensor, experts_TK: Tensor, sequence_length: int) -> Tensor:
+    """Sum over tokens of the balance of their sequence, 1 where its experts are alike. Counts have no gradient.
+
+    ``shares_BX``: summed over a sequence's tokens; over some of them, it is their term of the sum. ``experts_TK``: of all.
+    """
+    num_experts, per_token = shares_BX.shape[1], experts_TK.shape[1]
+    chosen_TX = F.one_hot(experts_TK, num_experts).sum(1).to(shares_BX.dtype)
     counts_BX = chosen_TX.view(-1, sequence_length, num_experts).sum(1)
-    sums_BX = shares_TX.view(-1, sequence_length, num_experts).sum(1)
-    return (counts_BX * sums_BX).sum() * num_experts / (per_token * sequence_length)
+    return (counts_BX * shares_BX).sum() * num_experts / (per_token * sequence_length)
 
 
 class _Attached(torch.autograd.Function):
