@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from tests.cli.running import Runner
 
 import meshwright.evidence
+from meshwright.evidence.claim.system_card import system
 from meshwright.specs import ExecutionError
 
 CLAIM = {
@@ -46,11 +48,43 @@ def test_systems_json_keeps_its_contract(run: Runner) -> None:
         "num_predicted",
         "num_closer_than_null",
         "num_failed",
+        "num_headlines",
+        "num_headlines_failed",
     }
     assert gpipe["family"] == "pipeline" and "1811.06965" in gpipe["paper"]
     assert gpipe["simulated"] is True and gpipe["num_claims"] > 0
     assert gpipe["exhibit"] is False and gpipe["use"].startswith("meshwright plan ")
     assert all(row["usable"] is not row["exhibit"] for row in found.values())
+
+
+def test_what_misses_is_seen(run: Runner) -> None:
+    """Of a system whose abstract is missed the list counts it, and the card has our number beside the paper's, and "no"."""
+    row = next(row for row in run("systems", "--json").data["systems"] if row["name"] == "fs_moe")
+    results = json.loads((system("fs_moe").folder / "results.json").read_text())["claims"]
+    missed = [each for each in results if not each["passed"]]
+    assert (row["num_failed"], row["num_headlines_failed"]) == (
+        len(missed),
+        sum("abstract" in each["source"] for each in missed),
+    )
+    assert 0 < row["num_headlines_failed"] < row["num_headlines"]
+    line = next(line for line in run("systems").stdout.splitlines() if line.split()[:1] == ["fs_moe"])
+    assert f"{row['num_headlines_failed']}/{row['num_headlines']}" in line
+    card = run("systems", "fs_moe").stdout
+    assert f"{row['num_headlines_failed']} of the {row['num_headlines']} of its abstract" in " ".join(
+        card.split()
+    )
+    assert [line.split()[-1:] for line in card.splitlines()].count(["no"]) == len(missed)
+    for each in missed:
+        assert f"{each['our_value']:.5g}" in card
+
+
+def test_what_is_not_recorded_says_neither(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwright.evidence.claim.recorded.results_of", lambda folder: ())
+    row = next(row for row in run("systems", "--json").data["systems"] if row["name"] == "fs_moe")
+    assert row["num_headlines"] > 0 and row["num_headlines_failed"] is None
+    assert not {"yes", "no"} & {
+        line.split()[-1] for line in run("systems", "fs_moe").stdout.splitlines() if line.split()
+    }
 
 
 @pytest.mark.parametrize(("paper_value", "said"), [(2.0, "10 %"), (0.0, "0.1 x")])
@@ -184,6 +218,7 @@ def test_the_list_of_systems_is_a_line_each_in_80_columns(
     for row in rows:
         (line,) = (line for line in shown.splitlines() if line.split()[:1] == [row["name"]])
         assert row["summary"].split()[0] in line and f"/{row['num_claims']}" in line
+        assert f"/{row['num_headlines']} " in line
     assert (
         len([line for line in shown.splitlines() if line.strip()]) == len(rows) + 3
     )  # head, rule, where more is

@@ -18,7 +18,8 @@ class ModelVariant:
     """What makes another model of the one that is given, by its reference; empty: nothing does."""
 
     variant: str = option(
-        "", "Of another model made of it: ladder_residual, shallow_again, or ./mine.py:NAME."
+        "",
+        "Of another model made of it: fs_moe(gate=sigmoid), ladder_residual, shallow_again, or ./mine.py:NAME.",
     )
 
     def refuse(self, beside: str) -> None:

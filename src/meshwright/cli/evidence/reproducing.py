@@ -14,13 +14,14 @@ from rich.text import Text
 from meshwright import api, evidence  # noqa: F401  claims ask plans for what their verbs know
 from meshwright.cli.frame.output import DONE, INTERRUPTED, REFUSED, NarrowingTable, Output, Result, table_of
 from meshwright.evidence.claim.claim import ClaimResult
+from meshwright.evidence.claim.recorded import results_of
 from meshwright.evidence.claim.reproduce import reads_data
 from meshwright.evidence.claim.system_card import SystemCard, system
 from meshwright.specs.error import SpecError
 
 NOT_RUN = "not run"
 NAMES = {"not_run": NOT_RUN, "failed": "failed"}  # a claim's keys for the reason why there is no value
-LEAST_SUMMARY = 38  # characters of a system's sentence in the list
+LEAST_SUMMARY = 28  # characters of a system's sentence in the list
 MORE = "`meshwright systems NAME` has a system's idea, its command, and every claim"
 EXACT = 1e-6  # a tolerance below it is there for rounding only
 
@@ -34,8 +35,8 @@ def list_systems(
     """List the published systems, a line each: of use to you, how their claims hold; or show one's card.
 
     An exhibit (use: no) is not yet applied to a model, cluster or data of yours. `closer`: of the predicted
-    claims, those that beat what knows nothing of the paper, where the terminal is wide enough; `fail`: of all.
-    `--explain` has papers and commands.
+    claims, those that beat what knows nothing of the paper, where the terminal is wide enough; `fail`: of all;
+    `headline`: of those of the abstract, how many fail. `--explain` has papers and commands.
     """
     if name is not None:
         return _card(system(name))
@@ -46,6 +47,7 @@ def list_systems(
             "use": "yes" if row["usable"] else "no",
             "closer": _count(row["num_closer_than_null"], row["num_predicted"]),
             "fail": _count(row["num_failed"], row["num_claims"]),
+            "headline": _count(row["num_headlines_failed"], row["num_headlines"]),
             "summary": row["summary"],
         }
         for row in rows
@@ -53,7 +55,7 @@ def list_systems(
     explained = [f"{row['family']}/{row['name']}: {row['paper']}; use: {row['use']}" for row in rows]
     if all(row["usable"] for row in rows):  # the column says nothing
         shown = [{key: value for key, value in row.items() if key != "use"} for row in shown]
-    table = NarrowingTable(shown, "summary", ("closer",), LEAST_SUMMARY, is_one_line=True)
+    table = NarrowingTable(shown, "summary", ("closer", "headline"), LEAST_SUMMARY, is_one_line=True)
     return Result({"systems": rows}, [table, Text(MORE)], explanation=explained)
 
 
@@ -67,20 +69,29 @@ def _card(card: SystemCard) -> Result:
     claims = [claim.to_dict() for claim in card.claims]
     told = {"System": f"{card.family}/{card.name}", **card.labels, "Results": _results(card)}
     labels = [Text.assemble((f"{name}: ", "bold"), text, overflow="fold") for name, text in told.items()]
-    rows = [
-        {
-            "claim": claim.claim,
-            "kind": claim.kind,
-            "paper": f"{claim.paper_value:.5g}",
-            "unit": claim.unit,
-            "tolerance": _tolerance(claim.to_dict()),
-        }
-        for claim in card.claims
-    ]
+    known = (
+        {} if card.recorded.num_failed is None else {each["claim"]: each for each in results_of(card.folder)}
+    )
+    rows = [_claim_row(claim, known.get(claim["claim"], {})) for claim in claims]
     reasons = Counter(claim.reason for claim in card.claims)
     explained = [f"{reason} ({count} of {len(claims)} claims)" for reason, count in reasons.items()]
     data = {**card.to_dict(), "labels": dict(card.labels), "claims": claims}
     return Result(data, [Text(card.summary), *labels, table_of(rows)], explanation=explained)
+
+
+def _claim_row(claim: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, str]:
+    """A claim, and what was last recorded of it."""
+    ours = recorded.get("our_value")
+    holds = "yes" if recorded.get("passed") else "no" if recorded and not recorded["not_run"] else "-"
+    return {
+        "claim": claim["claim"],
+        "kind": claim["kind"],
+        "paper": f"{claim['paper_value']:.5g}",
+        "ours": "-" if ours is None else f"{ours:.5g}",
+        "unit": claim["unit"],
+        "tolerance": _tolerance(claim),
+        "holds": holds,
+    }
 
 
 def _results(card: SystemCard) -> str:
@@ -88,9 +99,11 @@ def _results(card: SystemCard) -> str:
     recorded, num_claims = card.recorded, len(card.claims)
     if recorded.num_failed is None:
         return f"none is recorded of its {num_claims} claims as they stand"
+    headlines = f"{recorded.num_headlines_failed} of the {recorded.num_headlines} of its abstract among them"
     return (
-        f"{recorded.num_failed} of {num_claims} claims fail; {recorded.num_closer_than_null} of the "
-        f"{recorded.num_predicted} predicted ones are closer than what knows nothing of the paper"
+        f"{recorded.num_failed} of {num_claims} claims fail{', ' + headlines if recorded.num_headlines else ''}; "
+        f"{recorded.num_closer_than_null} of the {recorded.num_predicted} predicted ones are closer than what knows nothing "
+        "of the paper"
     )
 
 

@@ -18,22 +18,31 @@ OF_CARD = ("claim", "kind", "paper_value", "tolerance")  # by which a result is 
 
 @dataclass(frozen=True)
 class Recorded:
-    """Counts over a system's results. `num_predicted`: claims of that kind; None where nothing is recorded."""
+    """Counts over a system's results. `num_predicted`: claims of that kind; `num_headlines`: those whose source is the
+    paper's abstract, of which `num_headlines_failed` miss. None where nothing is recorded."""
 
     num_predicted: int
     num_closer_than_null: int | None
     num_failed: int | None
+    num_headlines: int = 0
+    num_headlines_failed: int | None = None
 
     @staticmethod
     def of(folder: Path, claims: Sequence[Claim]) -> Recorded:
         """What is recorded of a system's claims."""
         num_predicted = sum(claim.kind == "predicted" for claim in claims)
-        results = results_of(folder)
+        num_headlines, results = sum(map(is_headline, (claim.source for claim in claims))), results_of(folder)
         if offences(claims, results):
-            return Recorded(num_predicted, None, None)
+            return Recorded(num_predicted, None, None, num_headlines)
         closer = sum(result["kind"] == "predicted" and bool(result["closer_than_null"]) for result in results)
-        failed = sum(not result["passed"] and not result["not_run"] for result in results)
-        return Recorded(num_predicted, closer, failed)
+        failed = [result for result in results if not result["passed"] and not result["not_run"]]
+        missed = sum(is_headline(result["source"]) for result in failed)
+        return Recorded(num_predicted, closer, len(failed), num_headlines, missed)
+
+
+def is_headline(source: str) -> bool:
+    """Is a claim one of the paper's abstract, by what its source says?"""
+    return "abstract" in source.casefold()
 
 
 def results_of(folder: Path) -> Sequence[Mapping[str, Any]]:

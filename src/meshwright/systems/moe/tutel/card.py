@@ -13,13 +13,14 @@ Idea:       One place for parameters and tokens whatever r is, the number of dev
             nodes. Outputs lie by expert, so that a product's shape does not depend on the number of devices.
 Kind:       planner
 Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --planner tutel
-Simulated:  steps of plans with every r and d on the user's model; the paper's layer by data sheets, part by part
-Executed:   r as `Plan.etp` with experts over `Plan.ep`, 0 as ZeRO-3, and parts, in train (gloo, and the same code on CUDA). A
-            small vision model (patches, experts, classes; drawn images) on four gloo processes, float64, another r in each
-            step and nothing moved between: losses, gradients, parameters are one process's, bytes the closed form's
+Simulated:  steps of plans with every r, d and a on the user's model; the paper's layer by data sheets, part by part
+Executed:   r as `Plan.etp` with experts over `Plan.ep`, 0 as ZeRO-3, parts, and two levels as `Plan.ep_near`, in train (gloo,
+            and the same code on CUDA). A small vision model (patches, experts, classes; drawn images) on four gloo processes,
+            float64, another r in each step and nothing moved between: losses, gradients, parameters are one process's, bytes
+            the closed form's
 Differs:    1. In `train` switching is another plan: a job keeps its r; it changes in the study of a vision model only, which
             is no SwinV2 and learns no ImageNet. The dictionary takes any function of a layer's seconds.
-            2. In plans an all-to-all is one exchange: 2DH is priced here, as four steps, and not executed by this system.
+            2. What 2DH takes is priced here as four steps; in plans it is two exchanges, between which copies cost nothing.
             3. The layer's prices are data sheets at 70 %, 5 us a message, and a tile of 128 rows for what has fewer. Nothing
             is fitted. The published parts' gains multiply to the headline, so they are taken as one behind the other.
             4. Batched products of 8 rows are priced as tiles of 128, far slower than published: what the flexible

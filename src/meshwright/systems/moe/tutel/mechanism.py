@@ -3,7 +3,8 @@ dictionary of what was found best by capacity.
 
 Where parameters and tokens lie does not depend on r: it says how many times tokens are repeated before they are sent, and
 over how many devices an expert's matrices are gathered. So r is `etp` with the experts' state divided over their replicas,
-and 0 is data parallelism alone, whose experts are gathered as ZeRO-3 has it.
+and 0 is data parallelism alone, whose experts are gathered as ZeRO-3 has it. An all-to-all in two levels (2DH) is `ep_near`:
+those of a node collect what goes to each place in other nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from meshwright.specs.plan.workload import Workload
 PART_DEGREES = (1, 2, 4, 8)
 ALL_TO_ALLS = ("linear", "two_level")
 CAPACITY_WINDOW = 128  # capacities of one key: R of the paper
-DECIDED = ("ep", "etp", "token_parts", "sharding")
+DECIDED = ("ep", "etp", "ep_near", "token_parts", "sharding")
 
 
 class Choice(NamedTuple):
@@ -51,8 +52,8 @@ def repeats_tokens(num_tokens: int, shared: int, expert_parameters: int) -> bool
 
 
 def planned(model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Mapping[str, Any]) -> Proposal:
-    """As a planner: a plan of every r and d that this model and cluster allow, whole microbatches first; they are told apart
-    by their simulated steps.
+    """As a planner: a plan of every r, d and a that this model and cluster allow, whole microbatches first; they are told
+    apart by their simulated steps.
 
     Raises PlanError where `DECIDED` are fixed, or a plan of these degrees contradicts itself.
     """
@@ -66,13 +67,25 @@ def planned(model: ModelSpec, cluster: ClusterSpec, workload: Workload, fix: Map
     ep = gcd(model.num_experts, inside)
     found = [_with_shared(usual, ep, shared) for shared in shared_degrees(inside, ep)]
     parts = [each for each in PART_DEGREES if usual.microbatch_size % each == 0]
-    plans = [plan.changed(token_parts=each) for each in parts for plan in found if plan is not None]
+    ways = [
+        way
+        for plan in found
+        if plan is not None
+        for way in (plan, _in_two_levels(plan, cluster))
+        if way is not None
+    ]
+    plans = [plan.changed(token_parts=each) for each in parts for plan in ways]
     if not plans:
         raise PlanError(
             f"no r divides {model.name} on {inside} devices", allowed="a batch that its replicas divide"
         )
     words = ", ".join(str(0 if each.ep == 1 else each.expert_tp) for each in found if each is not None)
-    return Proposal(tuple(plans), (f"r of {words}; tokens in {', '.join(map(str, parts))} parts",))
+    levels = (
+        "; all-to-alls between nodes in one level, and in two"
+        if any(each.ep_near > 1 for each in ways)
+        else ""
+    )
+    return Proposal(tuple(plans), (f"r of {words}; tokens in {', '.join(map(str, parts))} parts{levels}",))
 
 
 def _with_shared(plan: Plan, ep: int, shared: int) -> Plan | None:
@@ -81,6 +94,18 @@ def _with_shared(plan: Plan, ep: int, shared: int) -> Plan | None:
         if shared == 0:
             return plan.changed(ep=1, etp=0, sharding="zero3" if plan.dp * plan.cp > 1 else "none")
         return plan.changed(ep=ep, etp=shared, sharding="zero1" if plan.dp * plan.cp > 1 else "none")
+    except PlanError:
+        return None
+
+
+def _in_two_levels(plan: Plan, cluster: ClusterSpec) -> Plan | None:
+    """The plan whose rows first go among devices of a node; None where all experts are in one, or each in another."""
+    node = cluster.levels[-2].num_devices if len(cluster.levels) > 1 else cluster.num_devices
+    near = node // plan.expert_tp
+    if not 1 < near < plan.ep or plan.ep % near:
+        return None
+    try:
+        return plan.changed(ep_near=near)
     except PlanError:
         return None
 
