@@ -55,7 +55,8 @@ class CostTables:
 
     Attributes:
         run: every candidate's row of what passes take.
-        forward, backward, split_backward, again: seconds of one microbatch in F, in B, in I and W together, and in R.
+        forward, backward, split_backward, weight, again: seconds of one microbatch in F, in B, in I and W together, in W of
+            these, and in R.
         host_waits: of these, seconds in which the device waits for its host; of several blocks together it may wait less.
         inside: of these, seconds of exchanges inside that nothing hides.
         received: seconds until a boundary that tensor-parallel devices received in shares is whole.
@@ -82,6 +83,7 @@ class CostTables:
     forward: Floats
     backward: Floats
     split_backward: Floats
+    weight: Floats
     again: Floats
     host_waits: Floats
     inside: Floats

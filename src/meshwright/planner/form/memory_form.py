@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.planner.form.cost_table import HEAD, CostTables
+from meshwright.planner.form.cost_table import CostTables
 from meshwright.planner.form.pipeline_form import ZERO3, Pipelines
 from meshwright.planner.form.vocabulary_share import in_flight
 from meshwright.planner.space.space import Space
@@ -20,9 +20,7 @@ from meshwright.stage.group.value_size import StateSize, gradient_size, optimize
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-# Of what the shape of a schedule says that is kept: it is found on a shorter pipeline, and may be so much too much.
-AT_LEAST = 0.9
-OWN_FORMS = ("1f1b", "interleaved_1f1b")
+OWN_FORMS = ("1f1b", "gpipe", "interleaved_1f1b")
 
 
 class StateBytes(NamedTuple):
@@ -71,8 +69,7 @@ def sharing(space: Space, rows: Ints) -> Ints:
 
 def allocated_bytes(part: Pipelines, tables: CostTables, sizes: StateBytes, rows: Ints, case: Ints) -> Floats:
     """Bytes of the fullest device of each candidate in `rows`; `case`: its number in `part`."""
-    counts = in_flight(_in_flight(part), part.vocabulary, part.m)
-    activations = part.devices(part.saved * counts) + _pending(part) + tables.waiting[part.way][:, None]
+    activations = _activations(part) + tables.waiting[part.way][:, None]
     messages = tables.messages[part.way][:, None] if part.p > 1 else 0.0
     way, space = part.way[case], part.space
     state, gradients = _state(part, sizes, rows, case)
@@ -103,19 +100,28 @@ def allocated_bytes(part: Pipelines, tables: CostTables, sizes: StateBytes, rows
     return np.asarray(np.maximum(peak, state + gradients).max(axis=1))
 
 
+def _activations(part: Pipelines) -> Floats:
+    """What microbatches in flight keep, by device, at its fullest moment."""
+    if part.schedule in OWN_FORMS or part.p == 1:
+        return part.devices(part.saved * in_flight(_in_flight(part), part.vocabulary, part.m))
+    found = np.zeros((len(part.m), part.p))
+    for own, shape in part.shapes():
+        for saved, waiting in zip(shape.saved, shape.pending, strict=True):
+            each = np.repeat(saved[None], own.sum(), axis=0)
+            counts = in_flight(each, part.vocabulary[own], part.m[own])
+            kept = part.devices(part.saved[own] * counts + part.pending[own] * waiting)
+            found[own] = np.maximum(found[own], kept)
+    return found
+
+
 def _in_flight(part: Pipelines) -> Floats:
     """Microbatches of every stage between forward and backward, when the device has most; one row each case."""
     device, m = np.arange(part.p), part.m[:, None]
     if part.schedule == "1f1b":
         return np.minimum(part.p - device[None, :], m).astype(float)
-    if part.schedule == "interleaved_1f1b":
-        return _interleaved_in_flight(part, device, m)
     if part.schedule == "gpipe":  # all of them, exactly
         return np.repeat(m.astype(float), part.p, axis=1)
-    found = np.zeros((len(part.m), part.p * part.v))
-    for own, shape in part.shapes():
-        found[own] = AT_LEAST * shape.saved
-    return found
+    return _interleaved_in_flight(part, device, m)
 
 
 def _interleaved_in_flight(part: Pipelines, device: Ints, m: Ints) -> Floats:
@@ -126,19 +132,6 @@ def _interleaved_in_flight(part: Pipelines, device: Ints, m: Ints) -> Floats:
     chunk = np.arange(part.v)[None, :, None]
     found = whole[:, None, :] * part.p + np.clip(rest[:, None, :] - chunk * part.p, 0, part.p)
     return np.asarray(np.minimum(found, m[:, :, None]).reshape(len(part.m), -1), dtype=np.float64)
-
-
-def _pending(part: Pipelines) -> Floats | float:
-    """What is kept from I to W, by device."""
-    if part.schedule in OWN_FORMS or part.p == 1:
-        return 0.0
-    found = np.zeros((len(part.m), part.p * part.v))
-    counts = np.array(part.layers, dtype=np.float64)
-    for own, shape in part.shapes():
-        each = part.tables.pending[part.way[own], 0][:, None] * counts
-        each[:, -1] += part.tables.pending[part.way[own], HEAD]
-        found[own] = AT_LEAST * each * shape.pending
-    return part.devices(found)
 
 
 class Kept(NamedTuple):

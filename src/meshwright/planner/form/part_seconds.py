@@ -50,7 +50,7 @@ Ints = NDArray[np.int64]
 GRID = np.logspace(2, 13, 12)
 EXCHANGES = ("reduce", "gather", "scatter", "reduce_expert", "gather_expert", "scatter_expert")
 # Seconds of a microbatch, by part of the model.
-TAKEN = ("forward", "backward", "split_backward", "again", "host_waits", "inside")
+TAKEN = ("forward", "backward", "split_backward", "weight", "again", "host_waits", "inside")
 NUM_ENDS = 2  # of a model: embedding and head, the last of its parts
 TAKEN_ONCE = ("received", "share_forward", "share_backward")
 WITHIN_BACKWARD = ("selective", "selective_op")  # kinds of recompute that have no R of their own
@@ -192,14 +192,15 @@ class PassSeconds:
         forward, backward = self._pass(plan, "F", pricing), self._pass(plan, "B", pricing)
         nothing = (np.zeros(len(self._parts)),) * 3
         again = self._pass(plan, "R", pricing) if plan.recompute == "full" else nothing
-        split = backward[0]
+        split, weight = backward[0], self._pass(plan, "W", pricing)[0]
         if plan.software_class.waits_for_routing and plan.model.num_experts:
             # the host launches what routing asks for in each half
-            split = self._pass(plan, "I", pricing)[0] + self._pass(plan, "W", pricing)[0]
+            split = self._pass(plan, "I", pricing)[0] + weight
         found: dict[str, Any] = {
             "forward": forward[0],
             "backward": backward[0],
             "split_backward": split,
+            "weight": weight,
             "again": again[0],
             "host_waits": forward[1] + backward[1] + again[1],
             "inside": forward[2] + backward[2] + again[2],
@@ -241,8 +242,9 @@ class PassSeconds:
         forward, backward = share_seconds(plan, pricing, self.sites, price)
         both = ends("B")
         return {
-            "forward": ends("F"), "backward": both, "split_backward": both, "again": ends("R") if again else nothing,
-            "host_waits": nothing, "inside": nothing, "share_forward": forward, "share_backward": backward,
+            "forward": ends("F"), "backward": both, "split_backward": both, "weight": ends("W"),
+            "again": ends("R") if again else nothing, "host_waits": nothing, "inside": nothing, "share_forward": forward,
+            "share_backward": backward,
         }  # fmt: skip
 
     @staticmethod

@@ -3,7 +3,8 @@
     1F1B         m t_d + what lies before and behind d + its waits, for the device d that takes longest, t_d = F_d + B_d;
                  (m + p - 1) t on p equal stages
     interleaved  rounds of p microbatches; with v chunks the fill is divided by v (Narayanan et al., arXiv 2104.04473)
-    any other    m t_d of the longest device, and the idle passes of its shape on equal stages (`schedule_shape`)
+    any other    m t_d of the longest device, and the idle passes of its shape (`schedule_shape`) on equal stages, whose F, I
+                 and W take what these take on average
 
 Messages are hidden in the steady state where t is longest, but not where all are equal. Nothing here is fitted.
 """
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.planner.form.cost_table import EMBEDDING, HEAD, CostTables
-from meshwright.planner.form.schedule_shape import ScheduleShape, schedule_shape, stage_devices
+from meshwright.planner.form.schedule_shape import PassRatios, ScheduleShape, schedule_shape, stage_devices
 from meshwright.planner.form.vocabulary_share import LATE
 from meshwright.planner.space.axis import SHARDINGS
 from meshwright.planner.space.space import Space
@@ -27,6 +28,7 @@ from meshwright.stage.piece import MAX_COMPUTES
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+ALIKE = 8  # passes whose seconds differ by less than a forward's part of this share a shape
 ZERO3, FULL = SHARDINGS.index("zero3"), RECOMPUTES.index("full")
 
 
@@ -48,10 +50,12 @@ class Pipelines(NamedTuple):
     forward: Floats
     backward: Floats
     least_backward: Floats
+    weight: Floats
     again: Floats
     host_waits: Floats
     inside: Floats
     saved: Floats
+    pending: Floats
     dense: Floats
     expert: Floats
     share_forward: Floats
@@ -109,9 +113,10 @@ class Pipelines(NamedTuple):
         if space.model.has_tied_embeddings and p * v == 1:
             dense[:, 0] -= space.model.vocabulary_size * space.model.hidden_size / space.tp[rows]
         return cls(
-            space, tables, rows, p, v, space.num_microbatches[rows], layers, placed, way, forward, backward, least, again,
-            stages(tables.host_waits, run), stages(tables.inside, run), saved, dense, stages(tables.expert, way),
-            tables.share_forward[run], tables.share_backward[run],
+            space, tables, rows, p, v, space.num_microbatches[rows], layers, placed, way, forward, backward, least,
+            stages(tables.weight, run) if splits else np.zeros_like(forward), again, stages(tables.host_waits, run),
+            stages(tables.inside, run), saved, stages(tables.pending, way) if splits else np.zeros_like(saved), dense,
+            stages(tables.expert, way), tables.share_forward[run], tables.share_backward[run],
         )  # fmt: skip
 
     def devices(self, of_stage: Floats) -> Floats:
@@ -140,6 +145,21 @@ class Pipelines(NamedTuple):
         """The shape of the schedule, for candidates of each number of microbatches."""
         numbers = np.unique(self.m).tolist()
         return [(self.m == m, schedule_shape(self.schedule, self.p, self.v, m)) for m in numbers]
+
+    def timed_shapes(self, f: Floats, b: Floats) -> list[tuple[NDArray[np.intp], ScheduleShape]]:
+        """The same where a device's forwards and backwards of one microbatch take so long, [n, p]: of numbers of candidates
+        whose passes are alike on average."""
+        forward, weight = f.mean(axis=1), self.devices(self.weight).mean(axis=1)
+        each = np.stack([b.mean(axis=1) - weight, weight]) / forward
+        keys = np.concatenate([self.m[None], np.round(np.maximum(each, 0.0) * ALIKE)]).T
+        found, way = np.unique(keys, axis=0, return_inverse=True)
+        return [
+            (
+                np.flatnonzero(way == number),
+                schedule_shape(self.schedule, self.p, self.v, int(m), PassRatios(i / ALIKE, w / ALIKE)),
+            )
+            for number, (m, i, w) in enumerate(found.tolist())
+        ]
 
     def inside_s(self) -> Floats:
         """Seconds of a step at most in which a device waits for exchanges inside stages: of all microbatches of the device
@@ -239,7 +259,7 @@ def running(part: Pipelines, pieces: Ints, beside: Travelling) -> Running:
     if part.schedule == "interleaved_1f1b":
         return Running(_interleaved_s(part, once, longest), hidden, nothing)
     found, shown = part.m * longest, np.zeros(len(f))
-    for own, shape in part.shapes():
+    for own, shape in part.timed_shapes(f, b):
         found[own] += shape.idle * once[own].mean(axis=1)
         shown[own] = shape.shown
     return Running(found, hidden, shown)

@@ -22,7 +22,18 @@ STEADY_MICROBATCHES = 3
 # Of a pipeline that is run, or as few more as divide the longer one, which waits and keeps so many times what it does.
 FEW_DEVICES = 4
 LATENCY = 0.03  # of a message, small against a pass: what it adds to the span is what is not hidden
-FORWARD, INPUT, WEIGHT = 1.0, 1.0, 1.0  # seconds of a full stage; a backward costs what its two products cost
+# How often each kind of moment is the fullest: by microbatches in flight, by these and what waits for W, and by the latter.
+NUM_MOMENTS = 3
+
+
+class PassRatios(NamedTuple):
+    """Of a stage the seconds of I and W, in seconds of F; a backward in one takes both."""
+
+    input: float = 1.0
+    weight: float = 1.0
+
+
+EVEN = PassRatios()
 
 
 class ScheduleShape(NamedTuple):
@@ -31,7 +42,8 @@ class ScheduleShape(NamedTuple):
     Attributes:
         idle: what a step takes beyond the computes of a device, in passes of one microbatch through one device.
         shown: messages of one microbatch that nothing hides.
-        saved: microbatches in flight by stage at the fullest moment of its device; `pending` of them between I and W.
+        saved: microbatches in flight by stage, at each of the `NUM_MOMENTS` moments of its device; `pending` of them between
+            I and W.
     """
 
     idle: float
@@ -41,30 +53,27 @@ class ScheduleShape(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def schedule_shape(name: str, num_devices: int, num_chunks: int, num_microbatches: int) -> ScheduleShape:
-    """The shape; from as few microbatches and devices as show it.
+def schedule_shape(
+    name: str, num_devices: int, num_chunks: int, num_microbatches: int, times: PassRatios = EVEN
+) -> ScheduleShape:
+    """The shape; from as few microbatches as show it, and what waits from as few devices.
 
     Raises ScheduleError where the schedule's function returns something that is no order.
     """
     p = _few_devices(name, num_devices)
-    times = num_devices // p
-    m = max(1, num_microbatches // times)
-    few = next((times * p for times in range(STEADY_MICROBATCHES, 0, -1) if times * p <= m), m)
-    is_steady = few == STEADY_MICROBATCHES * p
-    shape = _shape(name, p, num_chunks, few)
-    # rounding may be in the number that was found: of a longer pipeline one less is counted for each of its parts;
-    # where then still all microbatches are in flight at once, more would be
-    saved = np.where((shape.saved == few) & is_steady, num_microbatches, shape.saved * times - (times - 1))
-    pending = np.where(
-        (shape.pending == few) & is_steady, num_microbatches, shape.pending * times - (times - 1)
-    )
-    # of the devices between two that were run, the one that keeps less: never more than there are
-    place = np.arange(num_devices) / times
-    ends = (np.floor(place).astype(np.int64), np.minimum(np.ceil(place).astype(np.int64), p - 1))
-    before, behind = ((np.arange(num_chunks)[:, None] * p + end).reshape(-1) for end in ends)
-    kept = [np.minimum(np.minimum(each[before], each[behind]), num_microbatches) for each in (saved, pending)]
-    idle = shape.idle * (num_devices - 1) / max(1, p - 1)
-    return ScheduleShape(idle, shape.shown, *kept)
+    longer = num_devices // p
+    m = max(1, num_microbatches // longer)
+    few = next((count * p for count in range(STEADY_MICROBATCHES, 0, -1) if count * p <= m), m)
+    waited = _waited(name, p, num_chunks, few, times)
+    idle = waited.idle * (num_devices - 1) / max(1, p - 1)
+    if few == STEADY_MICROBATCHES * p:  # where passes are not even every further microbatch may wait
+        earlier = _waited(name, p, num_chunks, few - p, times)
+        idle += max(0.0, waited.idle - earlier.idle) / p * (num_microbatches - few * longer)
+    steady = STEADY_MICROBATCHES * num_devices
+    moments = _moments(name, num_devices, num_chunks, min(steady, num_microbatches))
+    # where by then all microbatches are in flight at once, more would be
+    saved, pending = (np.where(each < steady, each, num_microbatches) for each in moments)
+    return ScheduleShape(idle, waited.shown, saved, pending)
 
 
 @lru_cache(maxsize=512)
@@ -75,25 +84,45 @@ def _few_devices(name: str, num_devices: int) -> int:
     return next(every, num_devices)
 
 
-@lru_cache(maxsize=512)
-def _shape(name: str, num_devices: int, num_chunks: int, num_microbatches: int) -> ScheduleShape:
-    """The shape of exactly these counts."""
-    chosen = registered()[name]
-    orders = chosen.orders(num_devices, num_microbatches, num_chunks)
-    span, late = (equal_span_s(orders, num_chunks, latency) for latency in (0.0, LATENCY))
+class _Idle(NamedTuple):
+    """`idle` and `shown` of a shape."""
+
+    idle: float
+    shown: float
+
+
+@lru_cache(maxsize=4096)
+def _waited(
+    name: str, num_devices: int, num_chunks: int, num_microbatches: int, times: PassRatios
+) -> _Idle:
+    """Of exactly these counts."""
+    orders = registered()[name].orders(num_devices, num_microbatches, num_chunks)
+    span, late = (equal_span_s(orders, num_chunks, latency, times) for latency in (0.0, LATENCY))
     shown = (late - span) / (LATENCY * num_microbatches)
-    saved, pending = np.zeros(num_devices * num_chunks), np.zeros(num_devices * num_chunks)
-    for tops in in_flight(chosen, num_devices, num_microbatches, num_chunks):
-        top = max(tops, key=lambda each: sum(each.saved))
-        saved[list(top.stages)], pending[list(top.stages)] = top.saved, top.pending
-    return ScheduleShape(span / (FORWARD + INPUT + WEIGHT) - num_microbatches, shown, saved, pending)
+    return _Idle(span / (1.0 + sum(times)) - num_microbatches, shown)
 
 
-def equal_span_s(orders: Orders, num_chunks: int, latency_s: float) -> float:
+@lru_cache(maxsize=512)
+def _moments(name: str, num_devices: int, num_chunks: int, num_microbatches: int) -> tuple[Floats, Floats]:
+    """`saved` and `pending` of exactly these counts, [moments, stages]."""
+    saved, pending = np.zeros((2, NUM_MOMENTS, num_devices * num_chunks))
+    for tops in in_flight(registered()[name], num_devices, num_microbatches, num_chunks):
+        sums = {top: (sum(top.saved), sum(top.pending)) for top in tops}
+        fullest = (
+            max(tops, key=lambda top: sums[top]),
+            max(tops, key=lambda top: sum(sums[top])),
+            max(tops, key=lambda top: sums[top][::-1]),
+        )
+        for moment, top in enumerate(fullest):
+            saved[moment, list(top.stages)], pending[moment, list(top.stages)] = top.saved, top.pending
+    return saved, pending
+
+
+def equal_span_s(orders: Orders, num_chunks: int, latency_s: float, times: PassRatios = EVEN) -> float:
     """What the law's replay says of equal stages: each compute behind the one before it on its device, and `latency_s`
     behind what another device made for it. Raises ScheduleError where devices wait for each other in a circle."""
     share = 1.0 / num_chunks
-    seconds = {"F": FORWARD * share, "I": INPUT * share, "W": WEIGHT * share, "B": (INPUT + WEIGHT) * share}
+    seconds = {"F": share, "I": times.input * share, "W": times.weight * share, "B": sum(times) * share}
     num_stages = 1 + max(compute.stage for row in orders for compute in row)
     # (is it of a forward, stage, microbatch): when it was made, by which device
     made: dict[tuple[bool, int, int], tuple[float, int]] = {}

@@ -340,25 +340,10 @@ class _Trials:
             is_over = time.perf_counter() >= max(ends_s, begun)
             if not left or is_over or self._form.step_s[number] > BEHIND * best_s:
                 break
-            if number not in self._tried and not self._is_made_up(number, best_s):
+            if number not in self._tried:
                 self._try(number, 1.0, None)
                 left -= 1
         return bool(np.isfinite(self._safe_s(risk)))
-
-    def _is_made_up(self, number: int, best_s: float) -> bool:
-        """Does the form call a candidate fast that is none? Pipelines of its shape were simulated so far slower than it said
-        that one like them is behind the best: one of them is enough."""
-        own, form_s = self._shape(number), self._form.step_s
-        alike = (
-            each for each, found in self._tried.items() if np.isfinite(found) and self._shape(each) == own
-        )
-        ratio = min((self._tried[each] / float(form_s[each]) for each in alike), default=1.0)
-        return ratio > BEHIND and ratio * float(form_s[number]) >= best_s
-
-    def _shape(self, number: int) -> tuple[int, ...]:
-        """What the form's error goes with."""
-        space = self._space
-        return int(space.schedule[number]), int(space.pp[number]), int(space.num_chunks[number])
 
     def _safe_s(self, risk: float) -> float:
         """Seconds of the fastest plan that fits with this risk; infinite without one."""
