@@ -92,9 +92,7 @@ class _Idle(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _waited(
-    name: str, num_devices: int, num_chunks: int, num_microbatches: int, times: PassRatios
-) -> _Idle:
+def _waited(name: str, num_devices: int, num_chunks: int, num_microbatches: int, times: PassRatios) -> _Idle:
     """Of exactly these counts."""
     orders = registered()[name].orders(num_devices, num_microbatches, num_chunks)
     span, late = (equal_span_s(orders, num_chunks, latency, times) for latency in (0.0, LATENCY))
