@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from tests.cli.running import Runner
 
 from meshwright.api.exchange.variant import ModelVariant
+from meshwright.catalog.slots import slot_names
 from meshwright.executor.job.pool import Pool
 from meshwright.specs import Plan
 from meshwright.specs.error import PlanError, SpecError
@@ -80,3 +82,9 @@ def test_two_variants_are_refused(plan_file: Path) -> None:
     with pytest.raises(PlanError, match=LADDER):
         ModelVariant("./mine.py:other").of_plan(ModelVariant(LADDER).of_plan(plan_file))
     assert ModelVariant().in_fix({"tp": 2}) == {"tp": 2}
+
+
+def test_its_help_names_all_of_ours() -> None:
+    (variant,) = (each for each in fields(ModelVariant) if each.name == "variant")
+    text = str(variant.metadata)
+    assert all(name in text for name in slot_names("variant"))

@@ -38,7 +38,8 @@ def test_a_card_is_read_without_running_the_file(tmp_path: Path) -> None:
     assert card.to_dict() == {
         "name": "thing", "family": "memory", "summary": "Does something.", "paper": "A title, An Author, 2020",
         "simulated": False, "executed": True, "exhibit": True, "usable": False, "use": "none yet", "num_claims": 2,
-        "num_predicted": 0, "num_closer_than_null": None, "num_failed": None,
+        "num_predicted": 0, "num_closer_than_null": None, "num_failed": None, "num_headlines": 0,
+        "num_headlines_failed": None,
     }  # fmt: skip
 
 
