@@ -58,6 +58,21 @@ class PlainShared(nn.Module):
         return out_BSE
 
 
+class PlainCosines(nn.Module):
+    """A router that compares tokens and experts in a few dimensions."""
+
+    def __init__(self, hidden_size: int, rank: int, num_experts: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_experts, rank))
+        self.projection = nn.Parameter(torch.zeros(rank, hidden_size))
+        self.temperature = nn.Parameter(torch.ones(1))
+
+    def forward(self, x_BSE: Tensor) -> Tensor:
+        """Logits, [B, S, X]."""
+        narrow, experts = F.normalize(x_BSE @ self.projection.t(), dim=-1), F.normalize(self.weight, dim=-1)
+        return narrow @ experts.t() / self.temperature
+
+
 class PlainMixture(nn.Module):
     """Every token through every expert, and the results of those it was not sent to times zero (X experts)."""
 
@@ -66,7 +81,8 @@ class PlainMixture(nn.Module):
         num, hidden, inner = experts.num_experts, model.hidden_size, experts.intermediate_size
         self.experts, self.routing = experts, experts.routing_in(model.architecture)
         self.has_bias = model.has_expert_bias
-        self.router = nn.Linear(hidden, num, bias=self.has_bias)
+        rank = self.routing.cosine_rank
+        self.router = PlainCosines(hidden, rank, num) if rank else nn.Linear(hidden, num, bias=self.has_bias)
         self.expert_gate_up = PlainExperts(num, 2 * inner, hidden)
         self.expert_down = PlainExperts(num, hidden, inner)
         if self.has_bias:

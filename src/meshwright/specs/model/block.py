@@ -103,7 +103,9 @@ class Routing:
     `num_groups_per_token` of the `num_groups` equal groups of experts if these are fewer: groups with the best expert, or
     with `has_correction` with the best two together (DeepSeek-V2, arXiv 2405.04434, and V3, arXiv 2412.19437). The
     correction, a number for each expert, is added to scores for choosing only. Gates are the chosen scores, with
-    `has_unit_sum` divided by their sum, times `gate_scale`.
+    `has_unit_sum` divided by their sum, times `gate_scale`. Logits are a matrix's, or with a `cosine_rank` cosines of tokens
+    that are narrowed to so many numbers and embeddings of experts, over a temperature that is learned (X-MoE, Chi et al.
+    2022, arXiv 2204.09179).
     """
 
     scores: SCORES = "softmax"
@@ -112,6 +114,7 @@ class Routing:
     has_correction: bool = False
     has_unit_sum: bool = True
     gate_scale: float = 1.0
+    cosine_rank: int = 0
 
     def fits(self, num_experts: int, num_per_token: int) -> bool:
         """Are groups of these experts whole, and do those of a token hold enough of them?"""

@@ -102,8 +102,11 @@ def _check_experts(name: str, experts: Experts) -> None:
 
 def _check_routing(name: str, experts: Experts) -> None:
     routing = experts.routing
-    if routing is not None and (routing.scores not in get_args(SCORES) or not routing.gate_scale > 0):
-        raise SpecError(f"{name}: {routing}", allowed=f"{', '.join(get_args(SCORES))}, a scale above 0")
+    if routing is None:
+        return
+    if routing.scores not in get_args(SCORES) or not routing.gate_scale > 0 or routing.cosine_rank < 0:
+        allowed = f"{', '.join(get_args(SCORES))}, a scale above 0, a cosine's rank from 0"
+        raise SpecError(f"{name}: {routing}", allowed=allowed)
 
 
 def _check_branches(model: ModelShape) -> None:

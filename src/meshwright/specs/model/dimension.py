@@ -48,6 +48,7 @@ ADDED_DIMENSIONS: Mapping[str, Any] = {
     **dict.fromkeys(("dense_layers", "sliding_layers", "trained", "lora_targets"), ()),
     **dict.fromkeys(("num_expert_groups", "num_expert_groups_per_token"), 1),
     "router_scores": "",
+    "router_cosine_rank": 0,
     "has_router_correction": False,
     "has_unit_gates": True,
     "gate_scale": 1.0,
@@ -92,6 +93,7 @@ _OF_PART: Mapping[type, Mapping[str, str]] = {
         "has_router_correction": "has_correction",
         "has_unit_gates": "has_unit_sum",
         "gate_scale": "gate_scale",
+        "router_cosine_rank": "cosine_rank",
     },
     FeedForward: {
         "intermediate_size": "intermediate_size",

@@ -198,7 +198,9 @@ def _experts(model: ModelShape, experts: Experts, prefix: str, layer: str) -> tu
     num, hidden, inner = experts.num_experts, model.hidden_size, experts.intermediate_size
     if not model.has_expert_bias:
         return (
-            Parameter(f"{prefix}.gate.weight", (num, hidden), layer, True),
+            *_router(
+                experts.routing_in(model.architecture).cosine_rank, num, hidden, f"{prefix}.gate", layer
+            ),
             Parameter(f"{prefix}.experts.gate_up_proj", (num, 2 * inner, hidden), layer, True, True),
             Parameter(f"{prefix}.experts.down_proj", (num, hidden, inner), layer, True, True),
         )
@@ -210,6 +212,15 @@ def _experts(model: ModelShape, experts: Experts, prefix: str, layer: str) -> tu
         Parameter(f"{prefix}.experts.down_proj", (num, inner, hidden), layer, True, True),
         Parameter(f"{prefix}.experts.down_proj_bias", (num, hidden), layer, False, True),
     )
+
+
+def _router(rank: int, num: int, hidden: int, name: str, layer: str) -> tuple[Parameter, ...]:
+    """A matrix; or where logits are cosines embeddings of experts, what narrows tokens, and a temperature: names of ours."""
+    weight = Parameter(f"{name}.weight", (num, rank or hidden), layer, True)
+    if not rank:
+        return (weight,)
+    projection = Parameter(f"{name}.projection", (rank, hidden), layer, True)
+    return (weight, projection, Parameter(f"{name}.temperature", (1,), layer, False))
 
 
 def _attention_vectors(

@@ -285,7 +285,10 @@ OF_ATTENTION = (
 )
 # Of a block whose experts are divided; what is not named is of its experts.
 EXPERTS_KEPT_BY = {
-    **dict.fromkeys(("second norm's output", "router probabilities", "expert numbers"), "router"),
+    **dict.fromkeys(
+        ("second norm's output", "router probabilities", "router's narrowed tokens", "expert numbers"),
+        "router",
+    ),
     **dict.fromkeys(("expert weights", "experts' output"), "combine"),
 }
 SHARED = "shared "  # begins the names of what shared experts keep

@@ -24,7 +24,7 @@ from meshwright.stage.piece import has_vocabulary_share, is_vocabulary_split
 WHOLE_FACTORS = ("qkv.lora_a.", "gate_up.lora_a.", "attention_output.lora_b.", "down.lora_b.")
 # Narrow for the heads of all devices; the norm of what is narrowed.
 LATENTS = ("q_a_proj.", "q_a_layernorm.", "kv_a_proj_with_mqa.", "kv_a_layernorm.")
-ROUTERS = ("mlp.gate.weight", "router.", "shared_expert_gate")  # multiply parts of experts' results
+ROUTERS = ("mlp.gate.", "router.", "shared_expert_gate")  # multiply parts of experts' results
 # Parts of the names of parameters that every device of a tensor-parallel group has whole.
 WHOLE = (
     *("norm.", "layernorm.", ".ln_", "wpe"),

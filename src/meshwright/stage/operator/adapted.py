@@ -37,7 +37,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "key-value down": ("latent_attention.narrow_key_value",),
     "key-value up": ("latent_attention.widen_key_value",),
     "key-value latent norm": ("latent_attention.narrow_key_value_norm",),
-    "router": ("mixture.router",),
+    **dict.fromkeys(("router", "router projection"), ("mixture.router",)),
     "experts gate_up": ("mixture.expert_gate_up",),
     "experts down": ("mixture.expert_down",),
     "shared gate_up": ("mixture.shared.gate_up",),

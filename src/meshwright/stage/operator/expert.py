@@ -107,7 +107,7 @@ def mlp_forward(model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: Mi
     up, down = _grouped_linears(model, experts, local, shape)
     return {
         "router": (
-            _router(model, experts).forward(shape),
+            *(linear.forward(shape) for linear in _router(model, experts)),
             _routing(experts, shape, is_backward=False),
             _permutation("dispatch", own, model.hidden_size, 2 * own, 0, shape),
         ),
@@ -142,7 +142,7 @@ def mlp_input(model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: Micr
         "router": (
             _permutation("dispatch backward", own, hidden, own + rows, 1, shape),
             _routing(experts, shape, is_backward=True),
-            _router(model, experts).input_gradient(shape),
+            *(linear.input_gradient(shape) for linear in reversed(_router(model, experts))),
             residual_add("router gradient", shape, hidden),
         ),
         "shared_experts": _shared_input(model, block, local, shape),
@@ -158,7 +158,7 @@ def mlp_weight(model: ModelSpec, block: BlockSpec, local: LocalSizes, shape: Mic
     shared = mlp_linears(model, block, inner, "shared ") if inner else ()
     gates = (_shared_gate(model),) if model.has_shared_gate else ()
     return {
-        "router": _weight_gradients((_router(model, experts),), shape),
+        "router": _weight_gradients(_router(model, experts), shape),
         "experts": _weight_gradients(_grouped_linears(model, experts, local, shape), shape),
         "shared_experts": _weight_gradients((*shared, *gates), shape),
     }
@@ -170,9 +170,13 @@ def _weight_gradients(
     return tuple(operator for linear in linears for operator in linear.weight_gradient(shape))
 
 
-def _router(model: ModelSpec, experts: Experts) -> Linear:
-    """Logits of all experts, on every device whole."""
-    return Linear("router", model.hidden_size, experts.num_experts, model.has_expert_bias)
+def _router(model: ModelSpec, experts: Experts) -> tuple[Linear, ...]:
+    """Logits of all experts, on every device whole; where they are cosines of tokens that are narrowed before. What these are
+    divided by is not priced."""
+    rank, num = experts.routing_in(model.architecture).cosine_rank, experts.num_experts
+    if not rank:
+        return (Linear("router", model.hidden_size, num, model.has_expert_bias),)
+    return (Linear("router projection", model.hidden_size, rank, False), Linear("router", rank, num, False))
 
 
 def _shared_gate(model: ModelSpec) -> Linear:

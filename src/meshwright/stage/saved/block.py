@@ -202,6 +202,8 @@ def block_products(model: ModelSpec, block: int) -> tuple[tuple[str, int, Divisi
     found.append(("output projection", hidden, "rows"))
     inner = model.layers[block].feed_forward.intermediate_size
     if experts:
+        rank = experts.routing_in(model.architecture).cosine_rank
+        found += [("router projection", rank, "rows")] if rank else []
         found.append(("router", experts.num_experts, "rows"))
         inner = experts.shared_intermediate_size
         if inner == 0:
@@ -327,11 +329,17 @@ def _latent_saved(latent: LatentRanks, b: int) -> list[SavedTensor]:
     return kept
 
 
+def _cosine_saved(rank: int, num_experts: int, b: int) -> list[SavedTensor]:
+    """Of routers whose logits are cosines: narrowed tokens of length one, their lengths, and the logits."""
+    return [SavedTensor("router's narrowed tokens", rank + 1 + num_experts, b, "cosines")] if rank else []
+
+
 def _expert_saved(model: ModelSpec, experts: Experts, b: int) -> list[SavedTensor]:
     """Of routing, of the experts a token goes to, and of the shared ones."""
     hidden, chosen, inner = model.hidden_size, experts.num_experts_per_token, experts.intermediate_size
     kept = [
         SavedTensor("router probabilities", experts.num_experts, b, "routing"),
+        *_cosine_saved(experts.routing_in(model.architecture).cosine_rank, experts.num_experts, b),
         SavedTensor("expert weights", chosen, b, "combine"),
         SavedTensor("expert numbers", chosen, INDEX_BYTES, "dispatch and combine"),
         SavedTensor("dispatched rows", chosen * hidden, b, "gate_up gradient of experts", "routed", is_product_input=True),

@@ -219,7 +219,7 @@ def _mixture_widths(model: ModelSpec, experts: Experts | None) -> dict[str, int]
         return {}
     hidden, chosen = model.hidden_size, experts.num_experts_per_token
     return {
-        "mixture.router": experts.num_experts,
+        "mixture.router": experts.num_experts + experts.routing_in(model.architecture).cosine_rank,
         "mixture.expert_gate_up": chosen * 2 * experts.intermediate_size,
         "mixture.expert_down": chosen * hidden,
         "mixture.shared.gate_up": 2 * experts.shared_intermediate_size,

@@ -39,7 +39,6 @@ def test_a_family_s_own_routing_is_not_said_again_so_that_it_is_still_exported()
     ("gate", "reason"),
     [
         ("expert_choice", "tokens behind it"),
-        ("x_moe", "need a projection"),
         ("sigmoids", ", ".join(FUNCTIONS)),
     ],
 )
@@ -51,6 +50,22 @@ def test_others_are_refused_with_the_reason(gate: str, reason: str) -> None:
 def test_a_dense_model_is_refused() -> None:
     with pytest.raises(SpecError, match="no experts"):
         RoutingFunction()(load_model("llama-3.2-1b"))
+
+
+def test_cosines_have_routers_of_their_own() -> None:
+    """Half as many numbers as experts: a projection to these, an embedding of each expert, and a temperature."""
+    model = load_model("qwen3-30b-a3b")
+    make = catalog.filler("variant", "fs_moe(gate=x_moe)")
+    made = make(model)
+    (routing,) = {each.experts.routing_in(model.architecture) for each in made.layers if each.experts}
+    assert routing == Routing("softmax", has_unit_sum=False, cosine_rank=64) and make(made) == made
+    matrix, cosine = 128 * model.hidden_size, 64 * (128 + model.hidden_size) + 1
+    assert made.num_parameters - model.num_parameters == model.num_layers * (cosine - matrix)
+    assert RoutingFunction("gshard")(made).num_parameters == model.num_parameters
+    with pytest.raises(SpecError, match="router_cosine_rank"):
+        config_from_model(made)
+    with pytest.raises(SpecError, match="biases"):
+        RoutingFunction("x_moe")(load_model("gpt-oss-20b"))
 
 
 def test_sigmoids_train_on_two_processes_as_on_one(gloo_pool: Pool) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from meshwright.executor.layout.tensor_shard import ExpertShard
 from meshwright.executor.models.tensor_parallel import TensorParallel
 from meshwright.executor.ops.expert.capacity import RouterCapacity
+from meshwright.executor.ops.expert.cosine_router import CosineRouter
 from meshwright.executor.ops.expert.dispatch import combine, dispatch
 from meshwright.executor.ops.expert.expert_mlp import ExpertBiases, expert_mlp
 from meshwright.executor.ops.expert.once import NOT_THERE, RowsOnce, sent_once
@@ -86,7 +87,10 @@ class MixtureOfExperts(nn.Module):
         self.capacity: RouterCapacity | None = None
         self.routing = experts.routing_in(model.architecture)
         has_bias = model.has_expert_bias
-        self.router = nn.Linear(hidden, experts.num_experts, bias=has_bias)
+        rank, num_experts = self.routing.cosine_rank, experts.num_experts
+        self.router: nn.Linear | CosineRouter = (
+            CosineRouter(hidden, rank, num_experts) if rank else nn.Linear(hidden, num_experts, bias=has_bias)
+        )
         correction_X = torch.zeros(experts.num_experts) if self.routing.has_correction else None
         self.correction = nn.Buffer(correction_X) if correction_X is not None else None
         self.expert_gate_up = ExpertMatrices(num_here, 2 * inner, hidden, has_bias)
@@ -167,13 +171,19 @@ class MixtureOfExperts(nn.Module):
     def _scored(self, hidden_TE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gates and experts of every token, [T, K], and the logits of all, [T, X]."""
         experts, routing = self.experts, self.routing
-        logits_TX = linear(hidden_TE, self.router.weight, self.router.bias)
+        logits_TX = self._logits(hidden_TE)
         gates_TK, experts_TK = gates_of(
             logits_TX, experts.num_experts_per_token, routing, self.correction, hidden_TE.dtype
         )
         for listener in self.listeners:
             listener(experts_TK)
         return gates_TK, experts_TK, logits_TX
+
+    def _logits(self, hidden_TE: Tensor) -> Tensor:
+        if isinstance(self.router, CosineRouter):
+            logits_TX: Tensor = self.router(hidden_TE)
+            return logits_TX
+        return linear(hidden_TE, self.router.weight, self.router.bias)
 
     @property
     def _is_sigmoid(self) -> bool:

@@ -17,6 +17,7 @@ from meshwright.specs.training.source import PathLike
 MATRIX_STD = 0.02
 # What adds to the residual stream is divided by sqrt(additions) as in GPT-2: two additions a block.
 RESIDUAL_ADDITIONS_PER_BLOCK = 2
+COSINE_TEMPERATURE = 0.07  # at which X-MoE begins (Chi et al. 2022, arXiv 2204.09179)
 RESIDUAL_OUTPUTS = ("attention_output.weight", "down.weight")
 
 
@@ -74,10 +75,12 @@ def initial_value(
     """The first value of the parameter with the model-wide name `name`, drawn on CPU in float32.
 
     Vectors that scale (norms) are one, matrices normal; biases, corrections and the second factors of low-rank additions
-    zero. All dtypes start from one draw.
+    zero, temperatures of routers `COSINE_TEMPERATURE`. All dtypes start from one draw.
     """
     if name.endswith((".bias", ".correction", f"{LORA_B}.weight")):
         return torch.zeros(shape, dtype=dtype)
+    if name.endswith(".router.temperature"):
+        return torch.full(shape, COSINE_TEMPERATURE, dtype=dtype)
     if "norm" in name:
         return torch.ones(shape, dtype=dtype)
     std = MATRIX_STD

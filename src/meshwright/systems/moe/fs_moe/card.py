@@ -11,10 +11,10 @@ Idea:       Tokens go in r chunks: all-to-all a, all-gather g, experts e, reduce
 Kind:       planner
 Use:        meshwright plan MODEL CLUSTER --global-batch BATCH --seq TOKENS --planner fs_moe; what a layer of yours takes on
             processes here, part by part, and in how many it is then cut: meshwright run 'fs_moe(model="MODEL", batch=4,
-            seq=128)'; another routing function: --variant 'fs_moe(gate=sigmoid)' of plan and train
+            seq=128)'; another routing function: --variant 'fs_moe(gate=x_moe)' of plan and train
 Simulated:  the list schedule of the chunks as rows on three streams; the 1,458 layers of the paper's grid by its constants
-Executed:   parts of a microbatch beside experts of another part, in train (gloo, and the same code on CUDA); gates of GShard
-            and sigmoids there, too. X-MoE's and expert choice are functions of tensors (gates.py), for modules of one's own
+Executed:   parts of a microbatch beside experts of another part, in train (gloo, and the same code on CUDA); gates of GShard,
+            X-MoE and sigmoids there, too. Expert choice is a function of tensors (gates.py), for modules of one's own
 Differs:    1. Sizes behind the constants are not said. Ours are those of NCCL's tests (of a gather the whole), in 16 bits,
             experts over nodes, each shared in its node. With a gather's share instead, the third form is up to 17 % too long.
             2. Constants of cluster A are as printed: an all-gather and an all-reduce cost ten times as much for a byte as a
@@ -124,7 +124,7 @@ CLAIMS = (
         "how": "as above, the model made by this system's variant",
         "by": "study:gate_difference",
         "source": "gates are a module of the layer",
-        "cases": (({"gate": "gshard"}, 0.0), ({"gate": "sigmoid"}, 0.0)),
+        "cases": (({"gate": "gshard"}, 0.0), ({"gate": "sigmoid"}, 0.0), ({"gate": "x_moe"}, 0.0)),
     },
 )
 

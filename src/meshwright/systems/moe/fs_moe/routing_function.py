@@ -12,7 +12,8 @@ from meshwright.specs.model.shape import Architecture
 from meshwright.specs.option import option
 
 TOP_TWO = 2  # GShard's experts of a token
-# What the executor's router does of each; X-MoE's logits are cosines, which it does not make.
+LEAST_RANK = 2  # dimensions in which X-MoE's tokens and experts are compared; else half as many as experts, as published
+# What a router does of its logits; X-MoE's are cosines, of a rank that depends on the experts.
 ROUTINGS: Mapping[str, Routing] = {
     "gshard": Routing("softmax", has_unit_sum=True),
     "sigmoid": Routing("sigmoid", has_unit_sum=False),
@@ -25,12 +26,10 @@ HERE = "meshwright.systems.moe.fs_moe.gates"
 
 @dataclass(frozen=True)
 class RoutingFunction:
-    """The model with another routing function in all its layers of experts: gshard (the two best, gates over their sum) or
-    sigmoid (of the best logits each); the same parameters, to be trained so."""
+    """The model with another routing function in all its layers of experts, to be trained so: gshard (the two best, gates
+    over their sum), sigmoid (of the best logits each), or x_moe (cosines over a learned temperature, by other routers)."""
 
-    gate: str = option(
-        "gshard", f"One of {', '.join(FUNCTIONS)}; the last two say why they do not train here."
-    )
+    gate: str = option("gshard", f"One of {', '.join(FUNCTIONS)}; the last says why it does not train here.")
 
     def __call__(self, model: ModelSpec) -> ModelSpec:
         """Raises SpecError where no layer has experts, and for functions that `train` has not, with the reason."""
@@ -38,13 +37,14 @@ class RoutingFunction:
             raise SpecError(f"gate={self.gate!r}", allowed=", ".join(FUNCTIONS))
         if self.gate == "expert_choice":
             raise SpecError(
-                f"gate=expert_choice for {model.name}, a decoder", allowed=f"gshard, sigmoid: {NOT_CAUSAL}",
+                f"gate=expert_choice for {model.name}, a decoder", allowed=f"{', '.join(ROUTINGS)}: {NOT_CAUSAL}",
                 next=f"an encoder of your own takes {HERE}.expert_choice",
             )  # fmt: skip
-        if self.gate == "x_moe":
+        if self.gate == "x_moe" and (model.has_expert_bias or model.is_adapted):
+            why = "whose routers have biases" if model.has_expert_bias else "a part of which is frozen"
             raise SpecError(
-                f"gate=x_moe for {model.name}, whose routers are matrices",
-                allowed="gshard, sigmoid: cosines need a projection and embeddings of experts, which no model here has",
+                f"gate=x_moe for {model.name}, {why}",
+                allowed="gshard, sigmoid; or a family without biases of experts, all of which trains",
                 next=f"modules of your own take {HERE}.x_moe",
             )
         if not model.num_experts:
@@ -59,6 +59,7 @@ class RoutingFunction:
             return block
         num = min(TOP_TWO, experts.num_experts) if self.gate == "gshard" else experts.num_experts_per_token
         usual = replace(experts, routing=None, num_experts_per_token=num)
-        wanted = ROUTINGS[self.gate]
+        rank = max(LEAST_RANK, experts.num_experts // 2) if self.gate == "x_moe" else 0
+        wanted = replace(ROUTINGS[self.gate], cosine_rank=rank)
         is_usual = usual.routing_in(family) == wanted
         return replace(block, feed_forward=usual if is_usual else replace(usual, routing=wanted))
