@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2 as httpx
+import numpy as np
 import openai
 import pytest
 from tests.cli.running import SOURCE, Runner
+from tests.executor.serving.paged_case import FAMILIES, their_model
 from tests.serving.told_engine import ToldEngine
 
 import meshwright as mw
@@ -25,6 +27,9 @@ from meshwright.serving.loop.run_record import RunRecord, replay
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.limits import Limits
 from meshwright.serving.policy.scheduler import Scheduler
+from meshwright.specs.routing.expert_placement import ExpertPlacement
+from meshwright.specs.routing.routing_file import save_routing
+from meshwright.specs.routing.routing_trace import RoutingTrace
 
 SMALL = ("--engine", "torch", "--dtype", "float32", "--blocks", "64", "--threads", "1", "--device", "cpu")
 BENCH = ("bench", "serve", "--url", "http://a", "--requests", "a.csv")
@@ -208,6 +213,42 @@ def test_generate_answers_prompts_and_batches(run: Runner, bytes_model: Path, tm
     assert "max_tokens" in found[1]["response"]["body"]["error"]["message"]
 
 
+@pytest.fixture(scope="module")
+def experts_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six experts in each of two layers, of which a token goes to two."""
+    folder = tmp_path_factory.mktemp("models") / "experts"
+    their_model({**FAMILIES["qwen3_moe"], "vocab_size": 256}, folder)
+    return folder
+
+
+def test_experts_stand_where_a_file_says(run: Runner, experts_model: Path, tmp_path: Path) -> None:
+    """By `place`, with copies, on two processes: the answers of one, and a report of every expert's rows and device's."""
+    placed, chosen = tmp_path / "own.experts.json", np.array([[[5, 0], [0, 1]], [[5, 2], [0, 2]]] * 30)
+    save_routing(RoutingTrace(chosen, 6, (0, 1)), tmp_path / "routes.npz")
+    by = "eplb(copies=2)"
+    ran = run("place", tmp_path / "routes.npz", "--devices", 2, "--by", by, "-o", placed, "-q")
+    assert ran.code == 0 and ExpertPlacement.load(placed).has_copies, ran.stderr
+    asked = ("generate", experts_model, *SMALL, "-p", PROMPTS[0], "-p", PROMPTS[1], "--max-tokens", 6, "-q")
+    divided = ("--tp", 2, "--ep", 2, "--expert-placement", placed)
+    one, many = run(*asked, "--json"), run(*asked, "--json", *divided)
+    assert one.code == many.code == 0, many.stderr
+    assert many.data["outputs"] == one.data["outputs"]
+    ours, theirs = many.data["experts"], one.data["experts"]
+    assert ours["rows_by_expert"] == theirs["rows_by_expert"] and ours["layers"] == [0, 1]
+    rows = ours["rows_by_device"]
+    assert [len(each) for each in rows] == [2, 2] and [len(each) for each in theirs["rows_by_device"]] == [
+        1,
+        1,
+    ]
+    assert [sum(each) for each in rows] == [sum(each) for each in theirs["rows_by_expert"]]
+    tokens = sum(map(len, PROMPTS)) + sum(len(each["token_ids"]) for each in one.data["outputs"])
+    assert all(2 * (tokens - 2) <= sum(each) <= 2 * tokens for each in rows), (
+        "the last token is computed by nobody"
+    )
+    mean = sum(max(each) * 2 / sum(each) for each in rows) / 2
+    assert ours["busiest_device"] == pytest.approx(mean) and ours["busiest_expert"] > 1
+
+
 @pytest.mark.parametrize("decoder", ["ngram(tokens=3)", "draft(model={model!r}, tokens=3)"])
 def test_a_decoder_changes_no_answer(run: Runner, bytes_model: Path, decoder: str) -> None:
     """Greedy ones; the model is its own draft."""
@@ -241,6 +282,8 @@ def test_a_decoder_changes_no_answer(run: Runner, bytes_model: Path, decoder: st
         (("serve", "nothing", "--engine", "torch", "--cluster", "8xH100"), "both or none"),
         (("generate", "llama-3.1-8b", "-p", "a", "--engine", "simulated", "--cluster", "1xH100"), "tokens are drawn"),
         (("serve", "nothing", "--port", "70000"), "70000"),
+        (("serve", "nothing", "--tp", "2", "--ep", "4"), "--ep 4 with --tp 2"),
+        (("generate", "nothing", "-p", "a", "--expert-placement", "a.json"), "--ep 1"),
         (("serve", "nothing", "--ssl-certfile", "a.pem"), "without its key"),
         (("serve", "nothing", "--adapter", "mine"), "NAME=FOLDER"),
         (("serve", "nothing", "--adapter", "mine=none"), "none is no folder"),

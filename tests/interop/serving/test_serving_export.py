@@ -107,6 +107,8 @@ def test_formats_and_experts() -> None:
     assert "--quantization fp8" in export_serving(job, "vllm").text
     assert "--dtype" not in export_serving(job, "vllm").text
     assert words(job, "vllm")[-2] == "--enable-expert-parallel"
+    assert "--tp 2 \\\n  --pp 1 \\\n  --ep 2 \\" in export_serving(replace(ALONE, ep=2), "meshwright").text
+    assert "--ep" not in export_serving(ALONE, "meshwright").text
     engine = yaml.safe_load(export_serving(job, "ray-serve").text)["applications"][0]["args"]["llm_configs"][
         0
     ]
@@ -153,7 +155,6 @@ def test_more_replicas_than_a_host_has_room_for_are_more_pods() -> None:
         ("sglang", {"attention_dp": 2}, "replicas = 4"),
         ("sglang", {"tp": 16, "replicas": 1}, "tp = 16"),
         ("meshwright", {"dtype": "float8"}, "dtype = float8"),
-        ("meshwright", {"ep": 2}, "ep = 2"),
         ("k8s", {"router": "prefix_aware", "replicas": 8}, "router = prefix_aware"),
         ("ray-serve", {"router": "round_robin"}, "router = round_robin"),
         *((target, {"num_prefill": 1}, "num_prefill = 1") for target in SERVERS),

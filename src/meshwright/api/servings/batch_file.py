@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.api.servings.engine_choice import EngineChoice
 from meshwright.api.servings.opened_model import ANY_ENGINE, OpenedModel
 from meshwright.api.servings.serving import check_packages
+from meshwright.serving.weight.expert_loads import ExpertLoads
 from meshwright.specs.data_text import json_of
 from meshwright.specs.error import SpecError
 
@@ -22,11 +23,12 @@ MOST_AT_ONCE = 256  # requests under way; more would wait anyway
 GOOD = 200
 Line = dict[str, Any]
 Said = Callable[[int, int], None]
+Told = Callable[[ExpertLoads | None], None]
 
 
 def run_batch(
     model: str | Path, file: str | Path, *, choice: EngineChoice = ANY_ENGINE, name: str = "",
-    said: Said = lambda done, of: None,
+    said: Said = lambda done, of: None, told: Told = lambda loads: None,
 ) -> list[Line]:  # fmt: skip
     """Answer every line of a batch file.
 
@@ -36,6 +38,7 @@ def run_batch(
         choice: the engine.
         name: by which lines call the model; "": its folder's.
         said: hears how many of how many are answered.
+        told: hears at the end what came to experts (None: there are none).
 
     Returns:
         Lines ``{"id", "custom_id", "response": {"status_code", "request_id", "body"}, "error"}`` in the order of the file; a
@@ -53,7 +56,9 @@ def run_batch(
             name or opened.name, opened.service, opened.text, opened.max_model_tokens, opened.vocabulary_size,
             opened.check_grammar,
         )  # fmt: skip
-        return asyncio.run(_answered(served, lines, said))
+        found = asyncio.run(_answered(served, lines, said))
+        told(opened.expert_loads())
+        return found
 
 
 def read_batch(file: Path) -> list[Line]:

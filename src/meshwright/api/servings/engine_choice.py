@@ -30,6 +30,17 @@ class EngineChoice:
     pp: int = option(
         1, "Processes (simulated: devices) that have some of the layers each.", panel=PANEL, least=1
     )
+    ep: int = option(
+        1,
+        "Of tp so many have whole experts each, in place of a part of every one (simulated: 1 or tp).",
+        panel=PANEL,
+        least=1,
+    )
+    expert_placement: Path | None = option(
+        None,
+        "A file of `meshwright place -o`: which of ep has which experts, copies of some, too (torch).",
+        panel=PANEL,
+    )
     decoder: str = option(
         ONE_TOKEN,
         "Who proposes tokens that a step verifies: ngram(tokens=4), draft(model='FOLDER'); `list decoders`.",
@@ -75,6 +86,18 @@ class EngineChoice:
             raise SpecError(
                 f"--engine {self.engine} with --cluster {self.cluster or '(none)'}",
                 allowed="--engine simulated --cluster 8xH100, both or none",
+            )
+        if self.tp % self.ep:
+            raise SpecError(
+                f"--ep {self.ep} with --tp {self.tp}",
+                allowed="tp, or a divisor of it: experts lie on the devices that share every layer",
+                next=f"--tp {self.ep} --ep {self.ep}",
+            )
+        if self.expert_placement is not None and (self.ep == 1 or self.engine == SIMULATED):
+            raise SpecError(
+                f"--expert-placement with --engine {self.engine} --ep {self.ep}",
+                allowed="the torch engine, and as many devices of ep as the placement has",
+                next="--tp N --ep N of `meshwright place --devices N`",
             )
         if self.engine == SIMULATED and self.decoder != ONE_TOKEN:
             raise SpecError(f"--engine simulated with --decoder {self.decoder}", allowed=ONE_TOKEN)

@@ -18,6 +18,7 @@ from meshwright.api.servings.opened_model import LIMITS, OpenedModel
 from meshwright.serving.loop.output_stream import OutputStream
 from meshwright.serving.request.request import Request
 from meshwright.serving.request.sampling_parameters import SamplingParameters
+from meshwright.serving.weight.expert_loads import ExpertLoads
 from meshwright.specs.error import ExecutionError, SpecError
 
 ENDS = ("stop", "length")
@@ -62,6 +63,10 @@ class LLM:
     def close(self) -> None:
         """Let go of the model."""
         self._opened.close()
+
+    def expert_loads(self) -> ExpertLoads | None:
+        """Rows of all tokens so far by expert, and by device of ep; None of a model without experts."""
+        return self._opened.expert_loads()
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], *, max_tokens: int = 16, **sampling: Any

@@ -24,11 +24,14 @@ from meshwright.serving.policy.limits import Limits
 from meshwright.serving.policy.scheduler import Scheduler
 from meshwright.serving.stored.pooling import pooling_of
 from meshwright.serving.stored.quantisation import method_of
+from meshwright.serving.weight.expert_loads import ExpertLoads, RoutingRunner
 from meshwright.serving.weight.expert_place import ExpertPlace
 from meshwright.serving.weight.weight_place import RESIDENT, weight_place
 from meshwright.specs.config.source import CONFIG_FILE, hub_config_path, load_model
 from meshwright.specs.data_text import json_of
 from meshwright.specs.error import ExecutionError, SpecError
+from meshwright.specs.model.model import ModelSpec
+from meshwright.specs.routing.expert_placement import ExpertPlacement
 
 if TYPE_CHECKING:
     from meshwright.serving.engine.proposer import Proposer
@@ -85,6 +88,7 @@ class OpenedModel:
         self.vocabulary_size = self.max_model_tokens = 0
         self._grammars: Grammars | None = None
         self._lock = threading.Lock()
+        self._runner: Runner | None = None
         try:
             self.service: Service = Service(self._start, max_queue, observers)
         except BaseException:
@@ -115,6 +119,18 @@ class OpenedModel:
             raise SpecError(
                 f"tokens {min(token_ids)} to {max(token_ids)}", allowed=f"0 to {self.vocabulary_size - 1}"
             )
+
+    def expert_loads(self) -> ExpertLoads | None:
+        """Rows that came to experts since the engine was started; None where the model, or this engine, has none, and where
+        the engine has failed."""
+        runner: object = self._runner
+        if not isinstance(runner, RoutingRunner):
+            return None
+        try:
+            return ExpertLoads.of(runner.slot_rows())
+        except ExecutionError as error:
+            logger.warning("what came to experts is not known: %s", error)
+            return None
 
     def close(self) -> None:
         """End all that was started."""
@@ -163,7 +179,7 @@ class OpenedModel:
         except BaseException:
             runner.close()
             raise
-        self.vocabulary_size = runner.vocabulary_size
+        self._runner, self.vocabulary_size = runner, runner.vocabulary_size
         self.max_model_tokens = min(runner.max_model_tokens, self._limits.max_model_tokens)
         limits = replace(self._limits, max_model_tokens=self.max_model_tokens)
         pool = BlockPool(runner.num_blocks, runner.block_tokens)
@@ -191,7 +207,16 @@ def runner_of(folder: Path, choice: EngineChoice) -> Runner:
 
 def draft_runner(reference: str, choice: EngineChoice) -> Runner:
     """A draft model beside a model that was chosen so: in this process, all of it. Raises as `runner_of`."""
-    plain = replace(choice, tp=1, pp=1, num_host_blocks=0, weights=RESIDENT, decoder=ONE_TOKEN)
+    plain = replace(
+        choice,
+        tp=1,
+        pp=1,
+        ep=1,
+        expert_placement=None,
+        num_host_blocks=0,
+        weights=RESIDENT,
+        decoder=ONE_TOKEN,
+    )
     return runner_of(folder_of(reference), plain)
 
 
@@ -278,7 +303,8 @@ def _torch(folder: Path, choice: EngineChoice) -> Runner:
     options = RunnerOptions(
         dtype=choice.dtype, device=device_of(choice.device), num_blocks=choice.num_blocks,
         num_host_blocks=choice.num_host_blocks, tp=choice.tp, pp=choice.pp, num_threads=choice.num_threads,
-        sums=choice.sums, fetched=fetched_by_ranks(place, served.model, choice.tp, choice.pp),
+        sums=choice.sums, fetched=fetched_by_ranks(place, served.model, choice.tp, choice.pp, choice.ep),
+        ep=choice.ep, expert_slots=expert_slots(choice, served.model),
     )  # fmt: skip
     _say_how_stored(folder, options.dtype or served.dtype)
     if options.num_ranks == 1:
@@ -289,6 +315,15 @@ def _torch(folder: Path, choice: EngineChoice) -> Runner:
             allowed="tp=1, pp=1: the cache of experts is of one process",
         )
     return ParallelRunner(served, options)
+
+
+def expert_slots(choice: EngineChoice, model: ModelSpec) -> tuple[tuple[int, ...], ...]:
+    """Of every layer its experts by slot, as a placement's file says; none: neighbouring ones are on one device. Raises
+    SpecError where the file is none, or of another model or number of devices."""
+    if choice.expert_placement is None:
+        return ()
+    placement = ExpertPlacement.load(choice.expert_placement)
+    return placement.slots_in(model, choice.ep, takes_copies=True)
 
 
 def _say_how_stored(folder: Path, dtype: str) -> None:

@@ -70,12 +70,13 @@ def serve_front(told: Told, announce: Callable[[int], None]) -> Told:
         None if said["folder"] is None else Path(said["folder"]),
         said["most"],
     )
-    return serve(
+    found = serve(
         told["model"],
         **{**groups, "server": server},
         adapting=adapting,
         announce=lambda _, num_tokens: announce(num_tokens),
     )
+    return {name: value for name, value in found.items() if name != "experts"}  # a front sums numbers
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def _num_gpus() -> int:
 def serve_replicas(
     model: str | Path, choice: EngineChoice, server: ServerOptions, limits: Limits, policy: ContinuousBatching,
     bounds: ServerLimits, adapting: AdapterOptions, address: Address, listening: socket, announce: Announce,
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, Any]:  # fmt: skip
     """`serve` with several replicas; their figures summed. Raises what the first one says that cannot serve."""
     keys = keys_of(server.api_keys, os.environ)
     chosen, found = places(model, adapting.engine(choice), server.replicas)

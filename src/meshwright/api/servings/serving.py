@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshwright.api.servings.adapter_options import NO_ADAPTERS, AdapterOptions
 from meshwright.api.servings.engine_choice import SIMULATED, EngineChoice
@@ -99,7 +99,7 @@ def serve(
     limits: Limits = LIMITS, policy: ContinuousBatching = CONTINUOUS,
     bounds: ServerLimits = DEFAULT_LIMITS, adapting: AdapterOptions = NO_ADAPTERS,
     announce: Announce = lambda url, num_tokens: None,
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, Any]:  # fmt: skip
     """Serve a model over HTTP until SIGTERM or Ctrl-C: then take nothing more, finish what runs, and return.
 
     Args:
@@ -112,7 +112,8 @@ def serve(
         announce: is told the URL once it answers, and how many tokens one replica has room for.
 
     Returns:
-        num_requests, num_prompt_tokens, num_output_tokens, and num_open: requests that had not ended.
+        num_requests, num_prompt_tokens, num_output_tokens, and num_open: requests that had not ended; of one replica whose
+        model has experts also experts: rows of each, and of each device of ep (`ExpertLoads`).
 
     Raises:
         SpecError: the model cannot be served, the address cannot be had, or a package is missing.
@@ -136,7 +137,7 @@ def serve(
 def _serve_one(
     model: str | Path, choice: EngineChoice, server: ServerOptions, limits: Limits, policy: ContinuousBatching,
     bounds: ServerLimits, adapting: AdapterOptions, address: Address, listening: socket, announce: Announce,
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, Any]:  # fmt: skip
     """In this process."""
     from meshwright.serving.api.generation.model_service import ModelService
     from meshwright.serving.api.http.api_key import keys_of
@@ -165,7 +166,9 @@ def _serve_one(
         serve_until_told(served, metrics, address, listening, keys, lambda url: announce(url, room))
         if server.record is not None:
             record.write(server.record)
-        return {**asdict(metrics.totals), "num_open": opened.service.snapshot().num_open}
+        totals = {**asdict(metrics.totals), "num_open": opened.service.snapshot().num_open}
+        loads = opened.expert_loads()
+        return totals if loads is None else {**totals, "experts": loads}
 
 
 def opened_model(

@@ -40,7 +40,7 @@ class SimulatedModel:
     Args:
         reference: a preset, a folder or an id, as `load_model` takes it; its tokenizer is its folder's, or --tokenizer's,
             else a byte is a token.
-        choice: the cluster, and how many of its devices (tp, pp) one replica has; dtype, blocks.
+        choice: the cluster, and how many of its devices (tp, pp, ep) one replica has; dtype, blocks.
         limits, policy, max_queue, observers: as of `OpenedModel`.
 
     Raises:
@@ -60,7 +60,7 @@ class SimulatedModel:
         self.max_model_tokens = min(limits.max_model_tokens, model.max_sequence_length)
         self.vocabulary_size = model.vocabulary_size
         self._limits = replace(limits, max_model_tokens=self.max_model_tokens)
-        layout = ReplicaLayout(choice.tp, choice.pp)
+        layout = ReplicaLayout(choice.tp, choice.pp, choice.ep)
         program = ForwardProgram(model, cluster_named(choice.cluster), layout, dtype)
         room = replica_memory(program, self._limits, BLOCK_TOKENS).num_blocks
         num_blocks = choice.num_blocks or room
@@ -89,6 +89,9 @@ class SimulatedModel:
     def check_grammar(self, text: str) -> None:
         """Raises SpecError: what is drawn follows no grammar."""
         raise SpecError(f"{NO_WORDS}, and holds none of them to a grammar", next="leave it out")
+
+    def expert_loads(self) -> None:
+        """None: tokens that are drawn are routed nowhere."""
 
     def close(self) -> None:
         """End all that was started."""

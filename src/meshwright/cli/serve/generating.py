@@ -15,7 +15,8 @@ from meshwright.api.servings.engine_choice import EngineChoice
 from meshwright.cli.frame.command import writes
 from meshwright.cli.frame.output import Output, Result
 from meshwright.cli.frame.progress import live_line
-from meshwright.cli.serve.serving import Served
+from meshwright.cli.serve.serving import Served, loads_data, loads_view
+from meshwright.serving.weight.expert_loads import ExpertLoads
 from meshwright.specs.error import SpecError
 from meshwright.specs.option import option
 
@@ -61,12 +62,16 @@ def generate(out: Output, model: Served, asking: Asking, choice: EngineChoice) -
                 found = [opened.chat(chat, max_tokens=asking.max_tokens, **sampling) for chat in chats]
             else:
                 found = opened.generate(list(asking.prompts), max_tokens=asking.max_tokens, **sampling)
+            loads = opened.expert_loads()
     rows = [{"prompt": prompt, **asdict(each)} for prompt, each in zip(asking.prompts, found, strict=True)]
-    return Result({"outputs": rows}, [_shown(row) for row in rows], {".jsonl": partial(write_batch, rows)})
+    data = {"outputs": rows, **loads_data(loads)}
+    view: list[Text | str] = [*map(_shown, rows), *loads_view(loads)]
+    return Result(data, view, {".jsonl": partial(write_batch, rows)})
 
 
 def _batch(out: Output, model: str, asking: Asking, choice: EngineChoice) -> Result:
     assert asking.batch is not None
+    loads: list[ExpertLoads | None] = []
     with live_line(out) as line:
         line.stage(f"loading {model}")
         lines = run_batch(
@@ -75,11 +80,13 @@ def _batch(out: Output, model: str, asking: Asking, choice: EngineChoice) -> Res
             choice=choice,
             name=asking.name,
             said=lambda done, of: line.share("answered", done / of),
+            told=loads.append,
         )
     num_good = sum(each["response"]["status_code"] == 200 for each in lines)
     words = f"{num_good} of {len(lines)} lines answered"
-    data = {"num_lines": len(lines), "num_answered": num_good, "lines": lines}
-    return Result(data, [words], {".jsonl": partial(write_batch, lines)})
+    (found,) = loads
+    data = {"num_lines": len(lines), "num_answered": num_good, "lines": lines, **loads_data(found)}
+    return Result(data, [words, *loads_view(found)], {".jsonl": partial(write_batch, lines)})
 
 
 def _shown(row: dict[str, Any]) -> Text:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from meshwright.cli.frame.output import Output, Result
 from meshwright.serving.api.limit import ServerLimits
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.limits import Limits
+from meshwright.serving.weight.expert_loads import ExpertLoads
 
 Served = Annotated[
     str, typer.Argument(metavar="MODEL", help="A folder, a checkpoint, or an id in the local hub cache.")
@@ -45,4 +46,15 @@ def serve(
     )  # fmt: skip
     tokens = f"{found['num_prompt_tokens']:,} tokens in, {found['num_output_tokens']:,} out"
     words = f"{found['num_requests']:,} requests, {tokens}"
-    return Result(found, [words])
+    loads: ExpertLoads | None = found.pop("experts", None)
+    return Result({**found, **loads_data(loads)}, [words, *loads_view(loads)])
+
+
+def loads_data(loads: ExpertLoads | None) -> dict[str, Any]:
+    """What came to experts, of a model that has some, in JSON."""
+    return {} if loads is None else {"experts": loads.to_dict()}
+
+
+def loads_view(loads: ExpertLoads | None) -> list[str]:
+    """The same in a line."""
+    return [] if loads is None else [str(loads)]

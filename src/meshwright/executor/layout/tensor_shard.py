@@ -55,7 +55,7 @@ class ExpertShard:
     ``token_degree`` of the tokens that all devices of its tensor-parallel group have. Its rows are exchanged among
     ``near_degree`` neighbours first (1: all at once), or where ``sends_once`` last: a token then has one row for each group.
     ``slots``: of every layer of the model its experts by slot, device after device (`ExpertPlacement.slots_in`); empty: by
-    their numbers."""
+    their numbers. Of a model that is served an expert may stand in several slots, of different devices."""
 
     degree: int = 1
     number: int = 0
@@ -92,8 +92,9 @@ class ExpertShard:
 
     def here(self, layer: int, num_experts: int) -> Sequence[int]:
         """The experts of a layer, of so many, that this device has, in the order of its slots."""
-        each = num_experts // self.degree
-        return self.by_slot(layer, num_experts)[self.number * each : (self.number + 1) * each]
+        by_slot = self.by_slot(layer, num_experts)
+        each = len(by_slot) // self.degree
+        return by_slot[self.number * each : (self.number + 1) * each]
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ class TensorShard:
         """What is here of a whole tensor; a table has zeros behind its rows where others have more."""
         found = self.ranges(name, tuple(value.shape))
         if _is_of_experts(name) and self.experts.degree > 1:
-            value = value[list(self.experts.here(_layer_of(name), len(value)))]
+            value = value[list(self.experts.here(layer_of(name), len(value)))]
         if found is None:
             return value
         dim, ranges = found
@@ -211,7 +212,7 @@ class TensorShard:
             yield from self._cut(name, whole, box)
             return
         first, size = box.offsets[0], box.sizes[0]
-        experts = self.experts.here(_layer_of(name), whole[0])[first : first + size]
+        experts = self.experts.here(layer_of(name), whole[0])[first : first + size]
         for start, length in _runs(experts):
             run = Box(_changed(box.offsets, 0, experts[start]), _changed(box.sizes, 0, length))
             for inside, offsets in self._cut(name, whole, run):
@@ -251,7 +252,7 @@ def _is_of_experts(name: str) -> bool:
     return _matrix_of(name)[0] in EXPERT_MATRICES
 
 
-def _layer_of(name: str) -> int:
+def layer_of(name: str) -> int:
     """Of a parameter of a block: "layers.3.expert_down.weight" is of layer 3."""
     _, layer, _ = name.split(".", 2)
     return int(layer)

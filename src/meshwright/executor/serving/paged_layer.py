@@ -19,6 +19,7 @@ from meshwright.executor.serving.family_traits import FamilyTraits
 from meshwright.executor.serving.matrix import Matrix, gated
 from meshwright.executor.serving.packed_step import PackedStep, Rotary
 from meshwright.executor.serving.page.key_value_blocks import KeyValueBlocks
+from meshwright.executor.serving.part.held_experts import HeldExperts
 from meshwright.executor.serving.weight.expert_places import ExpertPlaces
 from meshwright.executor.serving.weight.stage_weights import StageWeights
 from meshwright.specs.model.block import Attention, Experts, FeedForward
@@ -88,8 +89,8 @@ class PagedFeedForward:
     """What stands behind the attention of layer `number` of a model."""
 
     def __init__(
-        self, model: ModelSpec, traits: FamilyTraits, number: int, degree: int, total: Sum, places: ExpertPlaces | None,
-        weights: StageWeights,
+        self, model: ModelSpec, traits: FamilyTraits, number: int, total: Sum, held: HeldExperts | None,
+        places: ExpertPlaces | None, weights: StageWeights,
     ) -> None:  # fmt: skip
         name, feed_forward = f"layers.{number}", model.layers[number].feed_forward
         self.total = total
@@ -99,7 +100,8 @@ class PagedFeedForward:
         )
         self.inner: PagedMlp | PagedExperts
         if isinstance(feed_forward, Experts):
-            self.inner = PagedExperts(model, feed_forward, number, degree, places, weights)
+            assert held is not None, "of every layer with experts"
+            self.inner = PagedExperts(model, feed_forward, held, places, weights)
         else:
             self.inner = PagedMlp(model, traits, feed_forward, name, weights)
 
@@ -147,8 +149,8 @@ class PagedMlp:
 
 
 class PagedExperts:
-    """A mixture of experts, of each of which one of `degree` ranks has a part of the inner units, and adds as large a part of
-    its last bias; or some of them are in `places`."""
+    """A mixture of experts, of which a rank has those that it holds; of one that several ranks share each has a part of the
+    inner units, and adds as large a part of its last bias. Or some of them are in `places`."""
 
     down = None  # experts have no bias behind their sum
 
@@ -156,12 +158,11 @@ class PagedExperts:
         self,
         model: ModelSpec,
         experts: Experts,
-        number: int,
-        degree: int,
+        held: HeldExperts,
         places: ExpertPlaces | None,
         weights: StageWeights,
     ) -> None:
-        name, self.number, self.places = f"layers.{number}.mixture", number, places
+        name, self.held, self.places = f"layers.{held.layer}.mixture", held, places
         self.experts, self.routing = experts, experts.routing_in(model.architecture)
         self.router = weights.matrix(f"{name}.router")
         self.correction_X = weights.constant(f"{name}.correction") if self.routing.has_correction else None
@@ -169,7 +170,7 @@ class PagedExperts:
             up, down = weights.matrix(f"{name}.expert_gate_up"), weights.matrix(f"{name}.expert_down")
             self.gate_up_XOE, self.down_XEI, self.biases = up.weight, down.weight, None
             if up.bias is not None and down.bias is not None:
-                self.biases = ExpertBiases(up.bias, down.bias, 1 / degree)
+                self.biases = ExpertBiases(up.bias, down.bias, 1 / held.shard.inner_degree)
         has_shared = bool(experts.shared_intermediate_size)
         self.shared_gate_up = weights.matrix(f"{name}.shared.gate_up") if has_shared else None
         self.shared_down = weights.matrix(f"{name}.shared.down") if has_shared else None
@@ -180,11 +181,13 @@ class PagedExperts:
         gates_TK, experts_TK = gates_of(
             self.router(x_TE), self.experts.num_experts_per_token, self.routing, self.correction_X, x_TE.dtype
         )
-        rows_NE, order_N, counts_X = dispatch(x_TE, experts_TK, self.experts.num_experts)
+        slots_TK, here_TK = self.held.slots(experts_TK)
+        rows_NE, order_N, counts_X = dispatch(x_TE, slots_TK, self.held.num_slots, here_TK)
+        self.held.count(counts_X)
         if self.places is None:
             returned_NE = expert_mlp(rows_NE, counts_X, self.gate_up_XOE, self.down_XEI, biases=self.biases)
         else:
-            returned_NE = self.places.through(self.number, rows_NE, counts_X, experts_TK)
+            returned_NE = self.places.through(self.held.layer, rows_NE, counts_X, experts_TK)
         result = combine(returned_NE, gates_TK, order_N)
         if self.shared_gate_up is None or self.shared_down is None:
             return result

@@ -21,6 +21,7 @@ from meshwright.executor.serving.page.key_value_blocks import KeyValueBlocks
 from meshwright.executor.serving.page.paged_attention import paged_reads
 from meshwright.executor.serving.paged_end import PagedEmbedding, PagedHead
 from meshwright.executor.serving.paged_layer import PagedAttention, PagedFeedForward, Sum, rotary_of
+from meshwright.executor.serving.part.held_experts import HeldExperts
 from meshwright.executor.serving.part.paged_latent_attention import PagedLatentAttention
 from meshwright.executor.serving.runner_options import RunnerOptions, kept_heads
 from meshwright.executor.serving.served_model import ServedModel
@@ -29,6 +30,7 @@ from meshwright.executor.serving.weight.expert_places import ExpertPlaces, exper
 from meshwright.executor.serving.weight.peer_blocks import PeerBlocks, peer_of
 from meshwright.executor.serving.weight.stage_weights import StageReader, StageWeights
 from meshwright.serving.engine.runner import StepInputs
+from meshwright.serving.weight.expert_loads import SlotRows
 from meshwright.serving.weight.expert_place import ExpertCache
 from meshwright.serving.weight.weight_place import ATTENTION, DISK, EMBEDDING, FEED_FORWARD, HEAD, PEER
 from meshwright.specs.error import ExecutionError
@@ -76,6 +78,7 @@ class PagedStage:
             served, place.layers, place.shard, self.dtype, self.device, place.has_embedding, place.has_head, cache is not None
         )  # fmt: skip
         self.experts = None if cache is None else _expert_places(served, options, cache)
+        self.held = _held_experts(model, place, self.device)
         self._makers = self._part_makers()
         fetched = set(options.fetched.blocks)
         held = reader.read(block for block in reader.blocks if block not in fetched)
@@ -110,7 +113,7 @@ class PagedStage:
                 attention, number, at, degree, self.blocks, place.total
             )
             found[f"layers.{number}.{FEED_FORWARD}"] = partial(
-                PagedFeedForward, model, traits, number, degree, place.total, self.experts
+                PagedFeedForward, model, traits, number, place.total, self.held.get(number), self.experts
             )
         found[EMBEDDING] = partial(PagedEmbedding, model, traits, place.shard, place.total)
         found[HEAD] = partial(PagedHead, model)
@@ -176,6 +179,12 @@ class PagedStage:
         assert self._window is not None, "some blocks are fetched"
         return self._window.use(block, lambda weights: _in_turns(self._makers[block](weights), xs, steps))
 
+    def slot_rows(self) -> list[SlotRows]:
+        """Of the experts here; of ranks that share them the first one tells, as all of them have counted the same rows."""
+        if self.place.shard.experts.inner_number:
+            return []
+        return [held.slot_rows() for held in self.held.values()]
+
     @property
     def num_weight_bytes(self) -> int:
         """That are here now."""
@@ -216,6 +225,16 @@ class PagedStage:
             if isinstance(part, AdaptedPart):
                 for matrix in part.matrices().values():
                     matrix.additions.pop(number, None)
+
+
+def _held_experts(model: ModelSpec, place: StagePlace, device: torch.device) -> dict[int, HeldExperts]:
+    """Of the layers here that have experts. They stay, whether the matrices do or come for every step."""
+    counts = {number: model.layers[number].experts for number in place.layers}
+    return {
+        number: HeldExperts(place.shard.experts, number, experts.num_experts, device)
+        for number, experts in counts.items()
+        if experts is not None
+    }
 
 
 def _expert_places(served: ServedModel, options: RunnerOptions, cache: ExpertCache) -> ExpertPlaces:

@@ -35,6 +35,9 @@ class RunnerOptions:
         max_model_tokens: the longest sequence; 0: the model's own limit.
         tp: ranks that share every layer.
         pp: ranks that have some of the layers each.
+        ep: ranks, tp or a divisor of it, among which whole experts are divided; those that share one have parts of it.
+        expert_slots: of every layer its experts by slot, device of ep after device (`ExpertPlacement.slots_in`, copies too);
+            empty: neighbouring ones on each.
         num_threads: of each process; 0: as many as torch has.
         fetched: blocks of weights that come for every step in place of staying.
         sums: how the terms of tensor-parallel ranks are summed: by the processes' library ("backend"), or by messages as a
@@ -50,6 +53,8 @@ class RunnerOptions:
     max_model_tokens: int = 0
     tp: int = 1
     pp: int = 1
+    ep: int = 1
+    expert_slots: tuple[tuple[int, ...], ...] = ()
     num_threads: int = 0
     fetched: FetchedBlocks = NOTHING_FETCHED
     sums: str = BACKEND
@@ -66,7 +71,7 @@ class RunnerOptions:
         wrong = [f"{name}={value}" for name, value in counts.items() if value < 0]
         wrong += [
             f"{name}={getattr(self, name)}"
-            for name in ("block_tokens", "tp", "pp")
+            for name in ("block_tokens", "tp", "pp", "ep")
             if getattr(self, name) < 1
         ]
         if wrong:
@@ -77,7 +82,8 @@ class RunnerOptions:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> RunnerOptions:
         """From what `asdict` made, by way of JSON."""
-        return cls(**{**data, "fetched": FetchedBlocks.of(data["fetched"])})
+        slots = tuple(map(tuple, data["expert_slots"]))
+        return cls(**{**data, "fetched": FetchedBlocks.of(data["fetched"]), "expert_slots": slots})
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -34,6 +34,7 @@ from meshwright.executor.serving.served_model import ServedModel
 from meshwright.executor.serving.weight.stage_weights import num_held
 from meshwright.serving.engine.cut_inputs import cut_inputs
 from meshwright.serving.engine.runner import Pair, StepInputs
+from meshwright.serving.weight.expert_loads import SlotRows
 from meshwright.serving.weight.expert_place import ExpertCache, ExpertCounts
 from meshwright.serving.weight.weight_place import HEAD
 from meshwright.specs.cluster.computer import memory_available_bytes
@@ -107,6 +108,11 @@ class TorchRunner:
     def peak_weight_bytes(self) -> tuple[int, ...]:
         """The most bytes of weights that were here at once so far, as of the one rank that this is."""
         return (self.stage.peak_weight_bytes,)
+
+    def slot_rows(self) -> list[SlotRows]:
+        """See `RoutingRunner`."""
+        with self._lock:
+            return self.stage.slot_rows()
 
     @property
     def expert_counts(self) -> ExpertCounts | None:
@@ -184,7 +190,7 @@ def completed(served: ServedModel, options: RunnerOptions, num_experts: int | No
 
 def _free_bytes(served: ServedModel, options: RunnerOptions, num_experts: int | None) -> int:
     """What blocks of one rank may take: of a device what the weights leave, of the host a share for all ranks on it."""
-    numbers = num_held(served, options.fetched, num_experts)
+    numbers = num_held(served, options.fetched, num_experts, options.expert_slots)
     weight_bytes = numbers * options.torch_dtype.itemsize // options.num_ranks
     device = torch.device(options.device)
     if device.type == "cuda":

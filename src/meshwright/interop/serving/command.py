@@ -88,7 +88,6 @@ def check_served(export: ServingExport) -> None:
     job = export.job
     export.fits_a_host()
     export.need(job.dtype in SERVED_DTYPES, "dtype", f"it serves in {' or '.join(SERVED_DTYPES)}")
-    export.need(job.ep == 1, "ep", "its experts are divided by tp")
     export.need(job.attention_dp == 1, "attention_dp", "its attention is divided by tp")
     export.left_open.append(f"blocks have the engine's own size in place of {job.block_tokens} tokens")
 
@@ -96,8 +95,9 @@ def check_served(export: ServingExport) -> None:
 def served_options(job: ServingJob, replicas: int) -> list[Option]:
     """Of `meshwright serve` with so many replicas."""
     several: list[Option] = [("replicas", replicas), ("router", job.router)]
+    whole: list[Option] = [("ep", job.ep)] if job.ep > 1 else []
     return [
-        ("tp", job.tp), ("pp", job.pp), ("dtype", job.dtype), *(several if replicas > 1 else []),
+        ("tp", job.tp), ("pp", job.pp), *whole, ("dtype", job.dtype), *(several if replicas > 1 else []),
         ("max-batch-tokens", job.max_batch_tokens), ("max-sequences", job.max_sequences),
         ("max-model-tokens", job.max_model_tokens),
         *([("weights", job.weights)] if job.weights != job.usual_weights else []),

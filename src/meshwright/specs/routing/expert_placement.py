@@ -159,13 +159,17 @@ class ExpertPlacement:
                 allowed="both of one model",
             )
 
-    def slots_in(self, model: ModelSpec, num_devices: int) -> tuple[tuple[int, ...], ...]:
+    def slots_in(
+        self, model: ModelSpec, num_devices: int, *, takes_copies: bool = False
+    ) -> tuple[tuple[int, ...], ...]:
         """Of every layer of a model its experts by slot, device after device; none of a layer without experts.
 
         Args:
             num_devices: of an expert-parallel group of the model's plan, its ep.
+            takes_copies: may experts stand on several devices? What trains would have to add their gradients.
 
-        Raises SpecError where experts are not divided or have copies, and for other layers, experts or devices.
+        Raises SpecError where experts are not divided or have copies that nobody takes, and for other layers, experts or
+        devices.
         """
         kinds = {
             number: block.experts for number, block in enumerate(model.layers) if block.experts is not None
@@ -177,7 +181,7 @@ class ExpertPlacement:
                 allowed="a plan that divides experts among devices",
                 next="plan with ep of 2 or more (--fix ep=2), or leave the placement out",
             )
-        if self.has_copies:
+        if self.has_copies and not takes_copies:
             raise SpecError(
                 f"{self.experts.shape[1] - self.num_experts} copies of experts of every layer",
                 allowed="a placement without copies, each expert on one device",

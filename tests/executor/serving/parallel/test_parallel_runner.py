@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from tests.executor.serving.adapter_case import targets_of, write_adapter
+from tests.executor.serving.expert_slots import slots_of
 from tests.executor.serving.paged_case import BLOCK_TOKENS, FAMILIES, NUM_BLOCKS, their_model
 from tests.executor.serving.scattered_blocks import ScatteredBlocks, greedy, prompt, served_work
 
@@ -31,8 +32,20 @@ OPTIONS = RunnerOptions(
     dtype="float32", block_tokens=BLOCK_TOKENS, num_blocks=NUM_BLOCKS, num_host_blocks=8, num_threads=1
 )
 TOLERANCE = 2e-5  # of logits: sums in another order
-CASES = {"tp": ("qwen3_moe", 2, 1), "pp": ("llama tied", 1, 2)}
-MORE = {f"tp {name}": (name, 2, 1) for name in FAMILIES if name != "qwen3_moe"} | {"tp pp": ("mistral", 2, 2)}
+# Family, tp, pp, ep, and how many copies of experts there are.
+CASES = {
+    "tp": ("qwen3_moe", 2, 1, 1, 0), "pp": ("llama tied", 1, 2, 1, 0), "ep": ("deepseek_v3", 2, 1, 2, 2),
+}  # fmt: skip
+MORE = {
+    **{f"tp {name}": (name, 2, 1, 1, 0) for name in FAMILIES if name != "qwen3_moe"},
+    **{
+        f"ep {name}": (name, 2, 1, 2, 0)
+        for name in FAMILIES
+        if any("experts" in key for key in FAMILIES[name])
+    },
+    "tp pp": ("mistral", 2, 2, 1, 0),
+    "tp pp ep": ("gpt_oss", 2, 2, 2, 2),
+}
 
 
 class Case(NamedTuple):
@@ -43,11 +56,12 @@ class Case(NamedTuple):
     adapter: Path
 
 
-def opened(family: str, tp: int, pp: int, folder: Path) -> Case:
-    """Both for a model of this family."""
+def opened(family: str, tp: int, pp: int, ep: int, num_copies: int, folder: Path) -> Case:
+    """Both for a model of this family; its experts are placed at random, so many of them twice."""
     write_adapter(their_model(FAMILIES[family], folder), folder / "adapter", targets_of(family), 3, 1)
     served = open_served(folder)
-    many = ParallelRunner(served, replace(OPTIONS, tp=tp, pp=pp))
+    slots = slots_of(served.model, ep, num_copies) if ep > 1 else ()
+    many = ParallelRunner(served, replace(OPTIONS, tp=tp, pp=pp, ep=ep, expert_slots=slots))
     return Case(many, TorchRunner(served, OPTIONS), folder / "adapter")
 
 
@@ -117,7 +131,7 @@ def test_a_stage_goes_on_while_the_next_one_is_late(case: Case) -> None:
 @pytest.mark.slow
 def test_all_ranks_do_the_same_in_the_same_order_however_late_they_are(tmp_path: Path) -> None:
     """Ranks of 2 x 2 are stopped at random while forks, swaps and steps of two lanes run."""
-    made, draw = opened("qwen3", 2, 2, tmp_path), random.Random(1)
+    made, draw = opened("qwen3", 2, 2, 1, 0, tmp_path), random.Random(1)
     runner = made.many
     orders: list[list[int]] = [[] for _ in range(4)]
     runner.ranks.on_done = lambda rank, number: orders[rank].append(number)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.executor.serving.adapter_case import targets_of, write_adapter
+from tests.executor.serving.expert_slots import slots_of
 from tests.executor.serving.paged_case import BLOCK_TOKENS, FAMILIES, NUM_BLOCKS, their_model
 from tests.executor.serving.scattered_blocks import ScatteredBlocks, prompt, served_work
 from torch import Tensor
@@ -21,6 +22,7 @@ from meshwright.executor.serving.served_model import ServedModel, open_served
 from meshwright.executor.serving.torch_runner import TorchRunner
 from meshwright.executor.serving.weight.block_window import BlockWindow
 from meshwright.executor.serving.weight.stage_weights import StageReader, StageWeights, num_held
+from meshwright.serving.weight.expert_loads import ExpertLoads
 from meshwright.serving.weight.fetched_step import window_bytes
 from meshwright.serving.weight.weight_place import NOTHING_FETCHED, FetchedBlocks, stage_blocks
 from meshwright.specs.error import ExecutionError
@@ -76,6 +78,22 @@ def test_two_ranks_on_a_slow_link_hold_their_windows_in_every_step(tmp_path: Pat
         work = ("a", prompt(9 if step == 0 else 1, step))
         np.testing.assert_allclose(ours.step(work), theirs.step(work), rtol=0, atol=2e-5)
         assert all(0 < peak <= bound for peak, bound in zip(comes.peak_weight_bytes, bounds, strict=True))
+    comes.close()
+
+
+@pytest.mark.slow
+def test_whole_experts_come_for_every_step_as_they_would_stay(tmp_path: Path) -> None:
+    """Those of a placement with a copy on each of two ranks; rows are counted through all steps."""
+    their_model(FAMILIES["mixtral"], tmp_path)
+    served = open_served(tmp_path)
+    slots = slots_of(served.model, 2, 2)
+    divided = replace(all_fetched(served, 2), tp=2, ep=2, expert_slots=slots)
+    comes, one = ParallelRunner(served, divided), TorchRunner(served, OPTIONS)
+    for found, expected in zip(served_work(comes), served_work(one), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+    ours, theirs = (ExpertLoads.of(runner.slot_rows()) for runner in (comes, one))
+    assert ours is not None and theirs is not None and ours.by_expert == theirs.by_expert
+    assert [len(rows) for rows in ours.by_device] == [2, 2] and ours.num_rows == theirs.num_rows > 0
     comes.close()
 
 

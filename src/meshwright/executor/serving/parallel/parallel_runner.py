@@ -33,6 +33,7 @@ from meshwright.executor.serving.runner_options import RunnerOptions
 from meshwright.executor.serving.served_model import ServedModel
 from meshwright.executor.serving.torch_runner import completed
 from meshwright.serving.engine.runner import Pair, StepInputs
+from meshwright.serving.weight.expert_loads import SlotRows
 from meshwright.specs.cluster.computer import num_cores
 from meshwright.specs.error import ExecutionError
 
@@ -84,7 +85,7 @@ class ParallelRunner:
     """
 
     def __init__(self, served: ServedModel, options: RunnerOptions) -> None:
-        check_degrees(served.model, options.tp, options.pp)
+        check_degrees(served.model, options.tp, options.pp, options.ep)
         options = completed(served, options)
         threads = options.num_threads or max(1, num_cores() // options.num_ranks)
         options = replace(options, num_threads=threads)
@@ -155,6 +156,13 @@ class ParallelRunner:
             do="move",
             moves=[[[int(one) for one in pair] for pair in pairs] for pairs in (swap_out, copies, swap_in)],
         )
+
+    def slot_rows(self) -> list[SlotRows]:
+        """See `RoutingRunner`; behind the steps that were started before."""
+        with self._lock:
+            self.ranks.wait(self.ranks.send(do="tell_rows"), STEP_S)
+            told = [rows for of_rank in self.ranks.told_rows for rows in of_rank]
+        return [SlotRows(layer, device, tuple(experts), tuple(rows)) for layer, device, experts, rows in told]
 
     def load_adapter(self, folder: str | os.PathLike[str]) -> int:
         """As `TorchRunner.load_adapter`; every rank reads its part. A wrong folder is refused before any rank is asked."""

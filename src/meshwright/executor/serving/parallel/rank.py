@@ -47,7 +47,8 @@ class StageRank:
         torch.set_num_threads(options.num_threads)
         device = _own_device(options.device, rank)
         served = open_served(command["model"])
-        self.place = RankPlace(served.model, options.tp, options.pp, rank)
+        degrees = options.tp, options.pp, rank, options.ep
+        self.place = RankPlace(served.model, *degrees, options.expert_slots)
         backend = "nccl" if device.type == "cuda" else "gloo"
         self.groups = ProcessGroups(rank, options.num_ranks, folder / "rendezvous", backend, timeout_s)
         self.groups.__enter__()  # left by the end of the process: peers may be gone by then
@@ -122,8 +123,10 @@ def _own_device(device: str, rank: int) -> torch.device:
     return torch.device("cuda", rank)
 
 
-def run(rank: StageRank, command: Command) -> None:
-    """One command of the parent."""
+def run(rank: StageRank, command: Command) -> dict[str, Any]:
+    """One command of the parent, and what is told of it beyond that it is done."""
+    if command["do"] == "tell_rows":
+        return {"slot_rows": rank.stage.slot_rows()}
     if command["do"] == "step":
         rank.step(command)
     elif command["do"] == "move":
@@ -132,6 +135,7 @@ def run(rank: StageRank, command: Command) -> None:
         rank.stage.load_adapter(command["adapter"], AdapterFolder(command["folder"], rank.stage.model))
     else:
         rank.stage.drop_adapter(command["adapter"])
+    return {}
 
 
 def in_order(rank: StageRank, commands: SimpleQueue[Command]) -> Iterator[Command]:
@@ -157,8 +161,8 @@ def main() -> None:
             rank = StageRank(command)
             pipe.send(done=command["number"])
             for command in in_order(rank, pipe.commands):
-                run(rank, command)
-                pipe.send(done=command["number"], peak_weight_bytes=rank.stage.peak_weight_bytes)
+                told = run(rank, command)
+                pipe.send(done=command["number"], peak_weight_bytes=rank.stage.peak_weight_bytes, **told)
     except BaseException as error:  # noqa: B036 - every failure is reported, then this rank is over
         pipe.send(error=error_text(error))
 

@@ -22,6 +22,7 @@ NOBODY = -1  # in a report: the listener is to end
 
 class ServedRanks:
     """``done``: the last command that each rank has done; ``peak_weight_bytes``: of weights that it had at once until then;
+    ``told_rows``: what it last told of its experts (`SlotRows`, as plain lists);
     ``on_done``: is told of every command that a rank has done, (rank, number), in the order of the reports.
 
     When a rank fails or dies the others are ended, as they may wait for it; every call then raises the same error.
@@ -33,6 +34,7 @@ class ServedRanks:
         self._failure: ExecutionError | None = None
         self._number = 0
         self.done, self.peak_weight_bytes = [0] * num_ranks, [0] * num_ranks
+        self.told_rows: list[list[Any]] = [[] for _ in range(num_ranks)]
         self.on_done: Callable[[int, int], None] = lambda rank, number: None
         self._wakes: list[tuple[int, Callable[[], None]]] = []
         self._workers: list[WorkerProcess] = []
@@ -100,6 +102,7 @@ class ServedRanks:
                 with self._changed:
                     self.done[rank] = report["done"]
                     self.peak_weight_bytes[rank] = report.get("peak_weight_bytes", 0)
+                    self.told_rows[rank] = report.get("slot_rows", self.told_rows[rank])
                     self.on_done(rank, report["done"])
                     self._tell()
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from meshwright.executor.layout.tensor_shard import TensorShard
+from meshwright.executor.layout.tensor_shard import TensorShard, layer_of
 from meshwright.executor.models.weights.parameter_map import STACKED_MODULES
 from meshwright.executor.serving.matrix import Matrix, Norm
 from meshwright.executor.serving.served_model import ServedModel
@@ -63,15 +63,22 @@ class StageWeights:
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
 
-def num_held(served: ServedModel, fetched: FetchedBlocks, num_experts: int | None = None) -> int:
+def num_held(
+    served: ServedModel,
+    fetched: FetchedBlocks,
+    num_experts: int | None = None,
+    slots: Sequence[Sequence[int]] = (),
+) -> int:
     """Numbers of a model's weights that are there at once: what stays, of what is fetched a window of the largest, and so
-    many of the largest experts (None: all)."""
+    many of the largest experts (None: all). ``slots``: of every layer its experts by slot, which may stand in several."""
     sizes: dict[str, int] = {}
     experts: dict[str, list[int]] = {}
     for name, shape in served.names.our_shapes().items():
         if num_experts is not None and is_of_experts(name):
             experts.setdefault(block_of(name), []).append(math.prod(shape[1:]))
         else:
+            if slots and is_of_experts(name):
+                shape = (len(slots[layer_of(name)]), *shape[1:])
             sizes[block_of(name)] = sizes.get(block_of(name), 0) + math.prod(shape)
     places = (num_experts or 0) * max(map(sum, experts.values()), default=0)
     comes = sorted(size for block, size in sizes.items() if block in fetched.blocks)
