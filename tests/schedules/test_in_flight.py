@@ -36,3 +36,17 @@ def test_a_moment_that_another_exceeds_everywhere_is_left_out():
         for one in device:
             others = [other.saved for other in device if other is not one]
             assert not any(all(a <= b for a, b in zip(one.saved, other, strict=True)) for other in others)
+
+
+@pytest.mark.parametrize(("p", "v", "expected"), [(1, 1, [2]), (4, 2, [12, 10, 8, 6])])
+def test_a_forward_beside_the_backward_in_front_of_it_is_one_more(p, v, expected):
+    name = "1f1b" if p == 1 else "interleaved_1f1b"
+    found = in_flight(find_schedule(name), p, 8 * p, v, "backward first")
+    assert [max(sum(vector.saved) for vector in device) for device in found] == expected
+
+
+def test_pairs_that_begin_with_the_forward_keep_what_the_order_keeps():
+    paired, plain = (
+        in_flight(find_schedule("dualpipe_v"), 4, 16, 2, pairs) for pairs in ("forward first", "")
+    )
+    assert paired == plain

@@ -15,6 +15,7 @@ from operator import mul
 from typing import NamedTuple
 
 from meshwright.lowering.memory.offload import OptimizerOnHost
+from meshwright.lowering.segment.beside_plan import is_beside, pairs_of
 from meshwright.prediction import memory_buffer as buffer
 from meshwright.prediction.memory_allocator import LASTING, NARROW, Unused, held_bytes
 from meshwright.schedules.in_flight import InFlight, in_flight
@@ -132,7 +133,8 @@ def estimate_memory(plan: Plan, cluster: ClusterSpec, schedule: Schedule) -> Mem
     freed = buffer.freed_logits_bytes(works[-1])
     context = 0.0 if is_host else buffer.context_bytes(plan)
     sizes = _sizes_of_stages(plan, works)
-    peaks = in_flight(schedule, plan.pp, plan.num_microbatches, plan.num_chunks)
+    pairs = pairs_of(plan, schedule) if is_beside(plan) else ""
+    peaks = in_flight(schedule, plan.pp, plan.num_microbatches, plan.num_chunks, pairs)
     devices = []
     for device, tops in enumerate(peaks):
         own = [sizes[stage] for stage in tops[0].stages] if tops else []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from meshwright.schedules.order import Compute, Schedule
+from meshwright.schedules.order import Compute, Pairs, Schedule
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,29 @@ class InFlight:
 
 @lru_cache(maxsize=256)
 def in_flight(
-    schedule: Schedule, num_devices: int, num_microbatches: int, num_chunks: int
+    schedule: Schedule, num_devices: int, num_microbatches: int, num_chunks: int, pairs: Pairs = ""
 ) -> tuple[tuple[InFlight, ...], ...]:
-    """For every device the moments of its order that may be its peak, whatever its stages keep."""
-    return tuple(_walk(row) for row in schedule.orders(num_devices, num_microbatches, num_chunks))
+    """For every device the moments of its order that may be its peak, whatever its stages keep. `pairs`: neighbours that run
+    beside each other, whose forward has begun before its neighbour's backward ends."""
+    orders = schedule.orders(num_devices, num_microbatches, num_chunks)
+    return tuple(_walk(_forward_first(row) if pairs == "backward first" else row) for row in orders)
+
+
+def _forward_first(row: Sequence[Compute]) -> list[Compute]:
+    """An order in which every forward stands before the backward of another microbatch in front of it."""
+    found = list[Compute]()
+    for each in row:
+        place = len(found)
+        while place and each.name == "F" and _is_of_unit(found[place - 1], found[-1], each):
+            place -= 1
+        found.insert(place, each)
+    return found
+
+
+def _is_of_unit(before: Compute, last: Compute, forward: Compute) -> bool:
+    """Is it of the backward in front of the forward, of another microbatch?"""
+    is_same = before[1:] == last[1:]  # stage and microbatch
+    return is_same and before.name != "F" and before.microbatch != forward.microbatch
 
 
 def _walk(row: Sequence[Compute]) -> tuple[InFlight, ...]:

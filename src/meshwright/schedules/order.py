@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from meshwright.schedules.pipeline_times import PipelineTimes
 from meshwright.specs.bound.bound import MOST_CELLS, MOST_STAGES, check_most
@@ -24,6 +24,9 @@ class Compute(NamedTuple):
 
 
 Orders = list[list[Compute]]
+# Which neighbours of an order may run beside each other, as one: a forward and the backward of another chunk behind it, or a
+# backward and the forward of another microbatch behind it, which is one microbatch more in flight; "": none.
+Pairs = Literal["", "forward first", "backward first"]
 _TEXT = re.compile(r"(\d*)([A-Za-z]+)(\d+)")
 COUNT = (int, Integral)  # the first is the quick question; NumPy's whole numbers are of the second
 
@@ -35,7 +38,8 @@ class Schedule:
     ``num_chunks``: stages on a device unless the user says otherwise; one means always one. ``is_exact``: it takes no other
     number of them. ``chunk_step``: it takes multiples of this. ``device_step``: the same of devices. ``splits_backward``:
     the order has I and W. ``num_copies``: on so many devices a stage stands at most, each with a copy of its parameters.
-    ``skips_stages``: microbatches may leave out stages between the first and the last.
+    ``skips_stages``: microbatches may leave out stages between the first and the last. ``pairs``: forwards and backwards that
+    may run as one without any stage waiting longer for the first of them; ends of such pairs come together.
     A function of the user's may take two arguments and return texts such as ``"F0"`` (the device's own stage) or ``"2F0"``.
     One whose order depends on where stages stand has a method ``timed(PipelineTimes)``, which gives the function for there.
     """
@@ -50,6 +54,7 @@ class Schedule:
     device_step: int = 1
     num_copies: int = 1
     skips_stages: bool = False
+    pairs: Pairs = ""
 
     @property
     def takes_times(self) -> bool:
@@ -189,13 +194,14 @@ def schedule(
     device_step: int = 1,
     num_copies: int = 1,
     skips_stages: bool = False,
+    pairs: Pairs = "",
 ) -> Callable[[Callable[..., Sequence[Sequence[Any]]]], Callable[..., Sequence[Sequence[Any]]]]:
     """Decorator that gives a function of counts a name, for every command and check that ours get."""
 
     def register(function: Callable[..., Sequence[Sequence[Any]]]) -> Callable[..., Sequence[Sequence[Any]]]:
         summary = (inspect.getdoc(function) or "").partition("\n")[0]
         counts = (chunk_step, device_step, num_copies, skips_stages)
-        made = Schedule(name, function, num_chunks, splits_backward, summary, is_exact, *counts)
+        made = Schedule(name, function, num_chunks, splits_backward, summary, is_exact, *counts, pairs=pairs)
         known = _REGISTERED.setdefault(name, made)
         if known.function is not function and known.function.__qualname__ != function.__qualname__:
             raise ScheduleError(f"a schedule named {name!r} is registered already; choose another name")

@@ -24,12 +24,12 @@ def in_turns(
 ) -> Iterator[ChainRow]:
     """The rows of all parts that a compute becomes, of a stage of these segments."""
     order = range(num_parts) if effect.name in FORWARD else range(num_parts - 1, -1, -1)
-    for run in _runs(rows):
+    for run in runs(rows):
         for part in order:
             yield from (_of_part(row, part, segments[row.segment]) for row in run)
 
 
-def _runs(rows: Iterable[ChainRow]) -> Iterator[Sequence[ChainRow]]:
+def runs(rows: Iterable[ChainRow]) -> Iterator[Sequence[ChainRow]]:
     """Computes with the exchanges behind them, up to the next compute; the first ones with those in front, too. Steps of a
     relay are in a run each: what they add to has a slot for each part, which that part's next step displaces."""
     run: list[ChainRow] = []

@@ -15,9 +15,11 @@ from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Effect, Hop, ParameterGroup, Pattern, ValueKind
 from meshwright.ir.vocabulary import Vocabulary
 from meshwright.lowering.order import with_effects
+from meshwright.lowering.segment.beside_rows import Unit, beside, neighbours
 from meshwright.lowering.segment.chain_row import ChainRow
 from meshwright.lowering.segment.chain_rows import WORDS, ChainRows
 from meshwright.lowering.segment.part_rows import of_parts
+from meshwright.schedules.order import Pairs
 from meshwright.specs.error import ProgramError
 from meshwright.stage.chain.chain import Chain
 from meshwright.stage.relay.rounds import AGAIN
@@ -44,11 +46,14 @@ class Refine:
     computes (split backward, recompute), and before what moves between devices or at the end of the step.
 
     ``stages``: each in segments. ``steps``: of every microbatch the steps of its relays, where it is not as many devices that
-    share each (groups of ranks); empty: as the chains say.
+    share each (groups of ranks); empty: as the chains say. ``pairs``: which neighbours run beside each other (`beside_rows`),
+    ``pieces``: of every stage the one of the pipeline that it is a piece of; empty: itself.
     """
 
     stages: tuple[StageRows, ...]
     steps: tuple[int, ...] = ()
+    pairs: Pairs = ""
+    pieces: tuple[int, ...] = ()
     name = "refine"
 
     def __call__(self, program: Program) -> Program:
@@ -56,6 +61,7 @@ class Refine:
         if program.columns.exchange.max(initial=-1) >= 0:
             raise ProgramError("a program with exchanges is not refined", next="refine it before Transfers")
         c, t = program.columns, program.tables
+        found = neighbours(program, self.pairs, self.pieces)
         first = np.array([0, *accumulate(each.num_segments for each in self.stages)])
         program = self._with_tables(program.with_vocabulary(self._vocabulary()), first)
         program, table = self._templates(program, t.effects, c)
@@ -73,7 +79,11 @@ class Refine:
             stream=table.stream[chosen], exchange=table.exchange[chosen],
         )  # fmt: skip
         ends = np.concatenate([[0], np.cumsum(counts)])
-        order = _fetched_ahead(table.lead[place], table.late[place], ends, program.offsets)
+        is_open = np.ones(len(c), dtype=bool)
+        for first_unit, second_unit in found:
+            is_open[first_unit.begin : second_unit.end] = False
+        order = _fetched_ahead(table.lead[place], table.late[place], ends, program.offsets, is_open)
+        _take_turns(order, found, table.rows, place, ends, first[c.stage])
         return replace(program, columns=columns.take(order), offsets=ends[program.offsets])
 
     def _vocabulary(self) -> Vocabulary:
@@ -111,7 +121,7 @@ class Refine:
             np.array([streams.index(row.stream) for row in flat]),
             np.array([-1 if row.exchange is None else exchanges.index(row.exchange) for row in flat]),
             np.array([row.part for row in flat]), np.array([_num_leading(each) for each in rows]),
-            np.array([_last_fetching(each, chain) for each, chain in zip(rows, chains, strict=True)]),
+            np.array([_last_fetching(each, chain) for each, chain in zip(rows, chains, strict=True)]), rows,
         )  # fmt: skip
 
     def _with_tables(self, program: Program, first: Ints) -> Program:
@@ -174,7 +184,7 @@ class Refine:
 class _Templates(NamedTuple):
     """The rows of all computes one behind the other; ``place`` [effect, stage, steps] is a place among ``first`` and
     ``length``, which say where in them its rows are, ``lead`` (so many rows fetch something again in front of its computes)
-    and ``late`` (which row is the last compute that reads such a thing, -1: none)."""
+    and ``late`` (which row is the last compute that reads such a thing, -1: none). ``rows``: those of a place."""
 
     place: Ints
     first: Ints
@@ -186,6 +196,7 @@ class _Templates(NamedTuple):
     part: Ints
     lead: Ints
     late: Ints
+    rows: Sequence[tuple[ChainRow, ...]]
 
 
 def _num_leading(rows: Sequence[ChainRow]) -> int:
@@ -210,11 +221,31 @@ def _is_again(patterns: Sequence[Pattern]) -> bool:
     return any(each.kind.endswith(AGAIN) for each in patterns)
 
 
-def _fetched_ahead(lead: Ints, late: Ints, ends: Ints, offsets: Ints) -> Ints:
+def _take_turns(
+    order: Ints, pairs: Sequence[tuple[Unit, Unit]], rows: Sequence[tuple[ChainRow, ...]], place: Ints, ends: Ints,
+    first: Ints,
+) -> None:  # fmt: skip
+    """Change the order of rows where two units stand beside each other. `place`: of every compute among `rows`; `first`: the
+    first segment of its stage."""
+    known: dict[tuple[tuple[int, ...], ...], Ints] = {}
+
+    def rows_of(unit: Unit) -> list[ChainRow]:
+        own = range(unit.begin, unit.end)
+        return [row._replace(segment=int(first[n]) + row.segment) for n in own for row in rows[place[n]]]
+
+    for one, other in pairs:
+        key = tuple(tuple(place[each.begin : each.end].tolist()) for each in (one, other))
+        if key not in known:
+            known[key] = np.array(beside(rows_of(one), rows_of(other)))
+        begin = int(ends[one.begin])
+        order[begin : int(ends[other.end])] = begin + known[key]
+
+
+def _fetched_ahead(lead: Ints, late: Ints, ends: Ints, offsets: Ints, is_open: NDArray[np.bool_]) -> Ints:
     """The order of rows in which what a backward fetches first is fetched beside the last product of the backward, or of the
     forward that runs again, right before it on its device: within a chain every other such exchange is. `lead` and `late`:
-    of computes."""
-    behind = np.flatnonzero((lead[1:] > 0) & (late[:-1] >= 0)) + 1
+    of computes; `is_open`: may its rows stand elsewhere?"""
+    behind = np.flatnonzero((lead[1:] > 0) & (late[:-1] >= 0) & is_open[1:] & is_open[:-1]) + 1
     behind = behind[~np.isin(behind, offsets)]
     key = np.arange(ends[-1], dtype=np.float64)
     counts = lead[behind]

@@ -9,6 +9,7 @@ from meshwright.ir.program import Program
 from meshwright.ir.table import ValueBytes, Work
 from meshwright.lowering.order import with_works_of_kinds
 from meshwright.lowering.pipeline import Lowering, Pass
+from meshwright.lowering.segment.beside_plan import asked_pairs
 from meshwright.lowering.segment.chain_rows import ChainRows
 from meshwright.lowering.segment.refine import Refine, StageRows
 from meshwright.lowering.segment.relay_rows import BEHIND_STEP, OF_STEP
@@ -96,12 +97,13 @@ def check_parts(plan: Plan) -> None:
 def segmented(lowering: Lowering) -> Pass:
     """The pass for a plan's stages. Raises PlanError where they cannot be run in parts."""
     check_parts(lowering.plan)
-    groups = lowering.groups
+    groups, pairs = lowering.groups, asked_pairs(lowering.plan, lowering.schedule)
+    pieces = tuple(stage for stage, count in enumerate(lowering.counts) for _ in range(count))
 
     def refine(program: Program) -> Program:
         stages = stage_rows(lowering, program)
         if groups is None:
-            made = Refine(stages)(program)
+            made = Refine(stages, pairs=pairs, pieces=pieces)(program)
         else:
             steps = tuple(each.part.degree for each in groups.microbatches)
             made = GroupHops(groups)(Refine(stages, steps)(program))

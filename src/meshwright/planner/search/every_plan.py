@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.costs.measured.calibrated_cluster import calibrated_cluster
 from meshwright.costs.pricing import Pricing, pricing_of
+from meshwright.lowering.segment.beside_plan import has_pairs, is_beside, pairs_of
 from meshwright.planner.search.objective import Objective, sort_key
 from meshwright.planner.search.plans import Plans
 from meshwright.planner.space.axis import SHARDINGS
@@ -206,6 +207,9 @@ def choices(
                     continue
                 if pp * choice["num_chunks"] <= model.num_layers:
                     plan = Plan.of(model, cluster, workload, **{**wanted, **choice})
+                    is_asked = name in _values(wanted.get("schedule")) and not pairs_of(plan, schedules[name])
+                    if is_beside(plan) and not is_asked and not has_pairs(plan, schedules[name]):
+                        continue  # whose microbatches do not stand beside each other; who asks for such an order is told
                     is_open = "layers_per_stage" not in wanted
                     splits = layer_splits(plan, cluster) if is_open else (plan.layers_per_stage,)
                     yield from (plan.changed(layers_per_stage=split) for split in splits)

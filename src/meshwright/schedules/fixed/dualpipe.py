@@ -6,7 +6,7 @@ from meshwright.schedules.fixed.dualpipe_v import paired_order
 from meshwright.schedules.order import Compute, Orders, schedule
 
 
-@schedule("dualpipe", splits_backward=True, device_step=2, num_copies=2)
+@schedule("dualpipe", splits_backward=True, device_step=2, num_copies=2, pairs="forward first")
 def dualpipe(num_devices: int, num_microbatches: int) -> Orders:
     """Half of the microbatches enter at either end; every stage stands, with its parameters, on two devices.
 

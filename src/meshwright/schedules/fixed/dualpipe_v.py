@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwright.schedules.order import Compute, Orders, schedule
 
 
-@schedule("dualpipe_v", num_chunks=2, is_exact=True, splits_backward=True)
+@schedule("dualpipe_v", num_chunks=2, is_exact=True, splits_backward=True, pairs="forward first")
 def dualpipe_v(num_devices: int, num_microbatches: int, num_chunks: int = 2) -> Orders:
     """Eight phases; the main one pairs F of one chunk with I and W of the other, which communication can hide behind.
 

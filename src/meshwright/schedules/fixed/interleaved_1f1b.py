@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwright.schedules.order import Compute, Orders, schedule
 
 
-@schedule("interleaved_1f1b", num_chunks=2)
+@schedule("interleaved_1f1b", num_chunks=2, pairs="backward first")
 def interleaved_1f1b(num_devices: int, num_microbatches: int, num_chunks: int = 2) -> Orders:
     """1F1B on v chunks a device in loops of p microbatches. Idle a device (p-1)(F+B)/v where p divides m.
 

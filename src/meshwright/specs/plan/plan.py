@@ -104,7 +104,7 @@ class Plan:
     format in which gradients are summed and reduced, `master_dtype` that of the optimizer's own copy of the
     parameters and of its moments (empty: `dtype`, and no copy). `overlap` names the communication that runs
     beside computes: "reduce" (gradients), "gather" (parameters), "tp" (tensor parallelism), "ep" (tokens to experts and back,
-    beside products of another microbatch's experts). `context` says how the devices
+    beside computes of another microbatch: on one stage, and with schedules made of pairs). `context` says how the devices
     of cp that share sequences attend: "ring" (keys and values travel), "all_gather" (of keys and values), "ulysses" (heads
     are divided instead), "token_ring" (queries travel, and results return), "ring_self_attention" (keys travel, then values,
     and whole rows of scores are kept); `token_layout` where their tokens are: "contiguous", "zigzag" or "stripe" (empty: as
