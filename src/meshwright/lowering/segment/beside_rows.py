@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 BACKWARD = ("B", "I")  # without one of these there is nothing to stand beside: W alone sends nothing
 
 
-class Unit(NamedTuple):
+class Neighbour(NamedTuple):
     """Neighbouring computes of one microbatch on one stage of the pipeline, in one direction: its pieces, what runs again
     in front of their backward, and W right behind.
 
@@ -45,7 +45,9 @@ class Unit(NamedTuple):
     can_pair: bool
 
 
-def neighbours(program: Program, pairs: Pairs, stage_of: Sequence[int] = ()) -> list[tuple[Unit, Unit]]:
+def neighbours(
+    program: Program, pairs: Pairs, stage_of: Sequence[int] = ()
+) -> list[tuple[Neighbour, Neighbour]]:
     """Of a program of computes alone, what stands beside each other, each compute in one pair at most. `stage_of`: the stage
     of the pipeline of each of the program's; empty: itself."""
     if not pairs:
@@ -53,7 +55,7 @@ def neighbours(program: Program, pairs: Pairs, stage_of: Sequence[int] = ()) -> 
     device = np.repeat(np.arange(program.num_lists), np.diff(program.offsets))
     stages = stage_of or tuple(range(program.tables.num_stages))
     units = list(_units(program.columns, program.tables.effects, device, stages))
-    found, place = list[tuple[Unit, Unit]](), 0
+    found, place = list[tuple[Neighbour, Neighbour]](), 0
     while place + 1 < len(units):
         first, second = units[place], units[place + 1]
         is_pair = first.device == second.device and _is_pair(first, second, pairs)
@@ -63,7 +65,7 @@ def neighbours(program: Program, pairs: Pairs, stage_of: Sequence[int] = ()) -> 
     return found
 
 
-def _is_pair(first: Unit, second: Unit, pairs: Pairs) -> bool:
+def _is_pair(first: Neighbour, second: Neighbour, pairs: Pairs) -> bool:
     """As the order pairs them: of two directions, or the next forward with the backward in front of it."""
     if not (first.can_pair and second.can_pair) or first.is_forward == second.is_forward:
         return False
@@ -74,17 +76,16 @@ def _is_pair(first: Unit, second: Unit, pairs: Pairs) -> bool:
 
 def _units(
     columns: Columns, effects: Sequence[Effect], device: Ints, stage_of: Sequence[int]
-) -> Iterator[Unit]:
+) -> Iterator[Neighbour]:
     stage = np.array(stage_of)[columns.stage]
     names = np.array([effect.name for effect in effects])[columns.effect]
     is_forward = names == "F"
     keys = np.stack([device, stage, columns.microbatch, is_forward])
     begins = np.flatnonzero(np.concatenate([[True], (keys[:, 1:] != keys[:, :-1]).any(axis=0)]))
     can_pair = np.logical_or.reduceat(is_forward | np.isin(names, BACKWARD), begins)
-    for begin, end, can in zip(begins, [*begins[1:], len(names)], can_pair, strict=True):
-        number = int(begin)
-        place = (int(each[number]) for each in (device, stage, columns.microbatch))
-        yield Unit(number, int(end), *place, bool(is_forward[number]), bool(can))
+    for begin, end, can in zip(begins.tolist(), [*begins[1:].tolist(), len(names)], can_pair, strict=True):
+        own_device, own_stage, microbatch, forward = keys[:, begin].tolist()
+        yield Neighbour(begin, end, own_device, own_stage, microbatch, bool(forward), bool(can))
 
 
 def beside(first: Sequence[ChainRow], second: Sequence[ChainRow]) -> list[int]:

@@ -15,7 +15,7 @@ from meshwright.ir.program import Columns, Program
 from meshwright.ir.table import Duty, Effect, Hop, ParameterGroup, Pattern, ValueKind
 from meshwright.ir.vocabulary import Vocabulary
 from meshwright.lowering.order import with_effects
-from meshwright.lowering.segment.beside_rows import Unit, beside, neighbours
+from meshwright.lowering.segment.beside_rows import Neighbour, beside, neighbours
 from meshwright.lowering.segment.chain_row import ChainRow
 from meshwright.lowering.segment.chain_rows import WORDS, ChainRows
 from meshwright.lowering.segment.part_rows import of_parts
@@ -222,14 +222,14 @@ def _is_again(patterns: Sequence[Pattern]) -> bool:
 
 
 def _take_turns(
-    order: Ints, pairs: Sequence[tuple[Unit, Unit]], rows: Sequence[tuple[ChainRow, ...]], place: Ints, ends: Ints,
+    order: Ints, pairs: Sequence[tuple[Neighbour, Neighbour]], rows: Sequence[tuple[ChainRow, ...]], place: Ints, ends: Ints,
     first: Ints,
 ) -> None:  # fmt: skip
     """Change the order of rows where two units stand beside each other. `place`: of every compute among `rows`; `first`: the
     first segment of its stage."""
     known: dict[tuple[tuple[int, ...], ...], Ints] = {}
 
-    def rows_of(unit: Unit) -> list[ChainRow]:
+    def rows_of(unit: Neighbour) -> list[ChainRow]:
         own = range(unit.begin, unit.end)
         return [row._replace(segment=int(first[n]) + row.segment) for n in own for row in rows[place[n]]]
 
