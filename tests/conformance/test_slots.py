@@ -122,9 +122,7 @@ PASSES: Mapping[str, Mapping[str, Any]] = {
     "canonical_reduction": {"dp": 2},
     "unshard": {"dp": 2, "sharding": "zero3"},
 }
-OF_SEQUENCES = (
-    "share_choices"  # where cp is above 1; what it is for: tests/executor/training/test_expert_capacity.py
-)
+OF_SEQUENCES = "share_choices"  # where sequences are shared; what it is for: tests/executor/training/test_expert_capacity.py
 OF_ROUTERS = "correct_routers"  # of a model with routers; what it trains: tests/executor/routing/test_router_correction.py
 
 
@@ -206,7 +204,7 @@ def test_what_is_told_along_cp_goes_through_the_verbs() -> None:
         DEEPSEEK, GPUS, global_batch=64, seq=16, fix={"passes": (OF_SEQUENCES,), "cp": 2, "tp": 1}
     )
     assert [each.name for each in found[0].plan.passes] == [OF_SEQUENCES]
-    with pytest.raises(PlanError, match="along cp"):
+    with pytest.raises(PlanError, match="share sequences"):
         mw.simulate(on_gpus(pp=2, passes=(told,)))
 
 

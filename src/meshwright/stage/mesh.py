@@ -190,6 +190,16 @@ def gathered_axes(plan: Plan) -> tuple[str, ...]:
     return axes if plan.sequence_parallel else tuple(name for name in axes if name not in tensor_axes(plan))
 
 
+def told_axes(plan: Plan) -> tuple[str, ...]:
+    """Axes along which devices tell each other of the experts of their tokens, where they do: of those that share sequences,
+    and along tp of those that look after a part of the tokens each (`InnerDegrees.told_axes`)."""
+    along_tensor = tensor_axes(plan)
+    if not plan.sequence_parallel:
+        along_tensor = tuple(name for name in along_tensor if name not in expert_tensor_axes(plan))
+    shared = (*context_axes(plan), *along_tensor)
+    return tuple(axis.name for axis in mesh_axes(plan) if axis.name in shared)
+
+
 def expert_data_axes(plan: Plan) -> tuple[str, ...]:
     """Axes along which devices hold the same part of the same experts, and different rows go through these."""
     return names_of(mesh_axes(plan), EXPERT_DATA)

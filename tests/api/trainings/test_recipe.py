@@ -72,6 +72,11 @@ def test_devices_that_share_sequences_tell_what_is_counted() -> None:
         recipe.capacity.check(plan)
         recipe.router.check(plan)
         assert with_recipe(shared.changed(cp=1, dp=2), recipe).passes == ()
+        divided = shared.changed(cp=1, tp=2, ep=2, etp=1, sequence_parallel=True)
+        assert with_recipe(divided, recipe).shared_choices == told
+    samples = shared.changed(cp=1, tp=2, ep=2, etp=1, microbatch_size=2)
+    assert with_recipe(samples, wanted["gates"]).passes == (), "each of two looks after a sample"
+    assert with_recipe(samples.changed(microbatch_size=1), wanted["gates"]).shared_choices == "gates"
 
 
 @pytest.mark.parametrize(

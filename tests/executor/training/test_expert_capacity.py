@@ -109,6 +109,16 @@ CASES = [
     (shared("deepseek", pp=2, cp=2, ep=2, schedule="1f1b", recompute="full"), PROBABILITY),
     (shared("qwen moe", cp=2, ep=2, dispatch="once", split_backward=True), PROBABILITY),
     (shared("qwen moe", cp=2, ep=2, microbatch_size=2, token_parts=2, recompute="selective"), POSITION),
+    (shared("qwen moe", tp=2, ep=2, sequence_parallel=True), PROBABILITY),  # parts of each sequence along tp
+    (shared("folded qwen moe", tp=2, etp=1, ep=2, microbatch_size=1), POSITION),  # half a sample each
+    (shared("folded mixtral", tp=2, cp=2, ep=2, etp=2, sequence_parallel=True), PROBABILITY),
+    (shared("folded mixtral", tp=2, cp=2, sequence_parallel=True, microbatch_size=2), POSITION),
+    (shared("folded deepseek", tp=2, cp=2, etp=1, ep=4, microbatch_size=1), PROBABILITY),
+    (
+        shared("qwen moe", tp=2, dp=2, ep=2, sequence_parallel=True, sharding="zero3", recompute="full"),
+        POSITION,
+    ),
+    (shared("folded qwen moe", tp=4, etp=2, ep=2, microbatch_size=1), PROBABILITY),
 ]
 
 
@@ -184,6 +194,7 @@ def test_a_capacity_is_rounded_up() -> None:
         {"tp": 2, "ep": 2, "sequence_parallel": True},
         {"tp": 2, "etp": 1, "ep": 2, "microbatch_size": 1},
         {"token_parts": 2, "parts_of": "sequence"},
+        {"tp": 2, "ep": 2, "sequence_parallel": True, "token_parts": 2, "parts_of": "sequence"},
     ],
     ids=str,
 )

@@ -93,6 +93,10 @@ CASES = [
     (shared(cp=2, ep=2), BOTH),
     (shared("qwen moe", cp=2, context="ulysses"), BOTH),
     (shared("deepseek", cp=2, dp=2, ep=2, token_layout="contiguous", recompute="full"), BOTH),
+    (shared("qwen moe", tp=2, ep=2, sequence_parallel=True, microbatch_size=2), BOTH),
+    (shared("folded qwen moe", tp=2, etp=1, ep=2, microbatch_size=1), BOTH),
+    (shared("folded mixtral", tp=2, cp=2, ep=2, etp=2, sequence_parallel=True), BOTH),
+    (shared("folded qwen moe", tp=2, cp=2, etp=1, ep=2, microbatch_size=2), BOTH),
     (planned("folded qwen moe", tp=2, etp=1, ep=2, microbatch_size=2), BOTH),  # a sample each
     (planned("folded deepseek", tp=2, dp=2, etp=1, ep=4, microbatch_size=2, dispatch="once"), BOTH),
 ]

@@ -1,4 +1,4 @@
-"""Devices along cp tell each other which experts their tokens go to: rows, bytes, prices, and what is refused."""
+"""Devices that share sequences tell each other which experts their tokens go to: rows, bytes, prices, and what is refused."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from meshwright.specs.error import ExecutionError, PlanError
 from meshwright.specs.plan.plan import PassOption
 from meshwright.specs.training.expert_capacity import ExpertCapacity
 from meshwright.stage.exchange.inner import inner_exchanges
+from meshwright.stage.mesh import told_axes
 from meshwright.stage.work import microbatch_shape
 
 CHOSEN, INDEX_BYTES, LAYERS, BATCH = 2, 8, 4, 8
@@ -41,10 +42,30 @@ def test_a_program_says_what_is_told(gates: bool) -> None:
     verify(program(planned(cp=2, ep=2), gates=gates))
 
 
-def test_of_a_tensor_parallel_group_each_tells_of_its_samples() -> None:
-    """Two devices with the same stream look for the experts of a sample each."""
-    told = said_bytes(program(planned(cp=2, tp=2, etp=1, ep=4, microbatch_size=2)))["GATHER_CHOSEN"]
-    assert told == LAYERS * BATCH * SEQUENCE / 2 / 2 * CHOSEN * 2 * INDEX_BYTES
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {
+            "cp": 2,
+            "tp": 2,
+            "etp": 1,
+            "ep": 4,
+            "microbatch_size": 2,
+        },  # of the same stream each looks for a half
+        {"cp": 2, "tp": 2, "etp": 2, "ep": 2, "sequence_parallel": True},  # each has a half of the stream
+    ],
+    ids=str,
+)
+def test_along_tp_each_tells_of_its_part(choices: dict[str, Any]) -> None:
+    """Four devices with a quarter of the tokens each, of which three quarters come."""
+    told = said_bytes(program(planned(**choices)))["GATHER_CHOSEN"]
+    assert told == LAYERS * BATCH * SEQUENCE / 4 * 3 * CHOSEN * 2 * INDEX_BYTES
+
+
+def test_along_tp_that_shares_every_expert_all_tell_the_same() -> None:
+    told = said_bytes(program(planned(cp=2, tp=2)))["GATHER_CHOSEN"]
+    assert told == LAYERS * BATCH * SEQUENCE / 2 * CHOSEN * 2 * INDEX_BYTES
+    assert told_axes(planned(cp=2, tp=2).plan()) == ("cp",)
 
 
 def test_a_composed_price_has_it_too() -> None:
@@ -76,9 +97,14 @@ def test_a_plan_without_it_is_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("model", "choices", "why"),
     [
-        ("folded mixtral", {"dp": 2}, r"along cp\(1\)"),
-        ("llama", {"cp": 2}, "of decoder"),
-        ("folded mixtral", {"cp": 2, "tp": 2, "sequence_parallel": True}, "divides tokens along tp, too"),
+        ("folded mixtral", {"dp": 2}, r"cp\(1\)"),
+        ("folded mixtral", {"tp": 2}, r"cp\(1\)"),
+        ("llama", {"cp": 2}, "decoder"),
+        (
+            "folded mixtral",
+            {"tp": 2, "ep": 2, "sequence_parallel": True, "token_parts": 2, "parts_of": "sequence"},
+            "share sequences",
+        ),
     ],
 )
 def test_where_nothing_can_be_told_it_is_refused(model: str, choices: dict[str, Any], why: str) -> None:

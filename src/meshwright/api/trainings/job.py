@@ -30,6 +30,7 @@ from meshwright.specs.training.checkpoints import Checkpoints
 from meshwright.specs.training.expert_capacity import PROBABILITY
 from meshwright.specs.training.learning_rate import LearningRate
 from meshwright.specs.training.recipe import Recipe
+from meshwright.specs.training.router_losses import sees_whole_sequences
 from meshwright.specs.training.source import Source
 from meshwright.stage.mesh import data_axes
 from meshwright.stage.piece import executed_pieces, piece_layers
@@ -105,7 +106,7 @@ def newest(checkpoints: Checkpoints, is_first: bool = True) -> Path | None:
 
 def with_recipe(plan: Plan, recipe: Recipe) -> Plan:
     """The plan with the optimizer and with the passes that clip and that correct routers, where these are given; and with the
-    one by which devices along cp agree on what is balanced, or dropped."""
+    one by which devices that share sequences agree on what is balanced, or dropped."""
     if recipe.optimizer:
         TRUST.allow(recipe.optimizer)
         plan = plan.changed(optimizer=recipe.optimizer)
@@ -113,9 +114,17 @@ def with_recipe(plan: Plan, recipe: Recipe) -> Plan:
         plan = _with_pass(plan, Clipping.name, max_norm=float(recipe.clip))
     if recipe.router_bias_update_rate is not None:
         plan = _with_pass(plan, RouterCorrection.name, rate=float(recipe.router_bias_update_rate))
-    if (recipe.capacity or recipe.balance_loss) and plan.cp > 1 and plan.model.num_experts:
+    is_counted = bool(recipe.capacity) or recipe.balance_loss > 0
+    if is_counted and plan.divides_routed_sequences and not (plan.has_chunks or _sees_whole(plan)):
         return _with_pass(plan, SHARE_CHOICES, gates=bool(recipe.capacity) and recipe.drop == PROBABILITY)
     return plan
+
+
+def _sees_whole(plan: Plan) -> bool:
+    """Do routers see whole sequences, with nothing told?"""
+    return sees_whole_sequences(
+        plan.changed(passes=tuple(each for each in plan.passes if each.name != SHARE_CHOICES))
+    )
 
 
 def _with_pass(plan: Plan, name: str, **options: float) -> Plan:

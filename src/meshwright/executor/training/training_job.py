@@ -165,12 +165,14 @@ class TrainingConfig:
             )
 
     def _check_told(self) -> None:
-        """What counts where tokens of whole sequences go has to be told of those along cp."""
-        told, has_balance = self.layout.shared_choices, self.router.balance > 0
+        """What counts where tokens of whole sequences go has to be told by those that share them."""
+        told, degrees = self.layout.shared_choices, self.layout.inner_degrees
+        is_counted = self.capacity or self.router.balance > 0
+        is_divided = degrees.cp > 1 or (degrees.sequence_parallel and degrees.divides_experts)
         wanted = "gates" if self.capacity and self.capacity.drop == PROBABILITY else "experts"
-        if self.layout.cp > 1 and (self.capacity or has_balance) and told not in (wanted, "gates"):
+        if is_divided and is_counted and told not in (wanted, "gates"):
             raise ExecutionError(
-                f"a capacity of experts or a balance of routers with cp = {self.layout.cp}, whose devices tell each other "
+                "a capacity of experts or a balance of routers with devices that share sequences, and tell each other "
                 f"{'nothing' if told == 'none' else 'no gates'} of their tokens' experts",
                 allowed=f"a program with the pass share_choices(gates={'true' if wanted == 'gates' else 'false'})",
                 next="name it in the plan; `train --capacity-factor` and `--balance-loss` do so",

@@ -33,7 +33,7 @@ Gathered = Literal["again", "kept"]
 Dispatch = Literal["copies", "once"]
 SharedChoices = Literal[
     "none", "experts", "gates"
-]  # of tokens, along cp: nothing, numbers of experts, or their gates, too
+]  # nothing, numbers of tokens' experts, or their gates, too
 # selective: the attention core (Korthikanti et al., arXiv 2205.05198); selective_op: everything but every second
 # matrix product (torchtitan's per-operation policy); full: all but the input of each block.
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "selective_op", "full")
@@ -48,7 +48,7 @@ GATHERED: tuple[Gathered, ...] = ("again", "kept")
 DISPATCHES: tuple[Dispatch, ...] = ("copies", "once")
 FLOAT8_RECIPES = ("", "tensorwise", "rowwise", "blockwise", "mxfp8")
 CONNECT_STAGES = "connect_stages"  # the pass by which stages have edges beside the path
-SHARE_CHOICES = "share_choices"  # the pass by which devices of cp tell each other where tokens go
+SHARE_CHOICES = "share_choices"  # the pass by which devices that share sequences tell where tokens go
 OVERLAPS = ("reduce", "gather", "tp", "ep")  # what may run beside computes
 AXES = ("pp", "dp", "cp", "tp")  # default order of the mesh, outermost first: tp is next to itself
 
@@ -324,9 +324,17 @@ class Plan:
         return any(each.name == CONNECT_STAGES for each in self.passes)
 
     @property
+    def divides_routed_sequences(self) -> bool:
+        """Do routers see parts of sequences, or may they: along cp, or where ranks along tp look after a part of the tokens
+        each, as experts fold apart from attention?"""
+        folds = self.ep > 1 or self.expert_tp != self.tp
+        is_divided = self.sequence_parallel or self.tp > self.expert_tp
+        return bool(self.model.num_experts) and (self.cp > 1 or (self.tp > 1 and folds and is_divided))
+
+    @property
     def shared_choices(self) -> SharedChoices:
-        """What devices along cp tell each other of the experts of their tokens."""
-        given = None if self.cp == 1 or not self.model.num_experts else self.options_of(SHARE_CHOICES)
+        """What devices that share sequences tell each other of the experts of their tokens."""
+        given = self.options_of(SHARE_CHOICES) if self.divides_routed_sequences else None
         return "none" if given is None else "gates" if given.get("gates") else "experts"
 
     @property

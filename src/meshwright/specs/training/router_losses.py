@@ -10,9 +10,8 @@ from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 
 WHOLE_SEQUENCES = (
-    "sequences that are not cut into parts; along cp with the pass share_choices, without sequence parallelism beside it; "
-    "experts along tp without sequence parallelism, and as many samples of a microbatch as ranks that look after a part of "
-    "its tokens each"
+    "sequences that are not cut into parts, and the pass share_choices where cp or tp divides them among routers; `train` "
+    "names it"
 )
 
 
@@ -64,14 +63,14 @@ class RouterLosses:
 def sees_whole_sequences(plan: Plan) -> bool:
     """Does every router know where all tokens go of each sequence that it sees any of?
 
-    Those along cp tell each other, where the plan says so (`Plan.shared_choices`; `train` does). Of a microbatch that all
-    ranks of tp have, those that do not share every expert look after equal runs of its samples; a stream that is divided has
-    a part of each sequence on every rank, where experts fold apart from attention.
+    Those that share sequences tell each other, where the plan says so (`Plan.shared_choices`; `train` does). Of a microbatch
+    that all ranks of tp have, those that do not share every expert look after equal runs of its samples; a stream that is
+    divided has a part of each sequence on every rank, where experts fold apart from attention.
     """
-    if (plan.cp > 1 and plan.shared_choices == "none") or plan.has_chunks:
-        return False
-    if plan.cp > 1 and plan.tp > 1 and plan.sequence_parallel:
-        return False
+    if plan.cp > 1 or plan.has_chunks:
+        return plan.shared_choices != "none" and not plan.has_chunks
+    if plan.shared_choices != "none":
+        return True
     folds = plan.ep > 1 or plan.expert_tp != plan.tp
     if plan.tp == 1 or not folds:
         return True

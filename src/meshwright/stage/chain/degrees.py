@@ -35,7 +35,7 @@ class InnerDegrees:
     among them exchange heads inside a ring. ``mesh``: the axes of a stage's devices (`stage.mesh`), with what experts make of
     them; empty: experts are divided as attention is; ``ep_near`` and ``dispatch`` as of a plan. ``recompute``: what is
     recomputed by segments, as of a plan.
-    ``shared_choices``: what devices along cp tell each other of the experts of their tokens, as of a plan.
+    ``shared_choices``: what devices that share sequences tell each other of the experts of their tokens, as of a plan.
     ``num_parts``: into so many parts a microbatch is cut; ``has_chunks``: along its sequences.
     """
 
@@ -164,6 +164,15 @@ class InnerDegrees:
     def ring_axes(self) -> tuple[str, ...]:
         """Axes of the devices whose queries are of different tokens while they attend."""
         return tuple(name for name in self.context_axes if name not in self.heads_axes)
+
+    @property
+    def told_axes(self) -> tuple[str, ...]:
+        """Those along which devices tell each other of the experts of their tokens: of those that share sequences, and along
+        tp where each looks after a part of the tokens."""
+        along_tensor = self.tensor_axes if self.sequence_parallel else self.own_axes
+        return tuple(
+            axis.name for axis in self.axes if axis.attention == CONTEXT or axis.name in along_tensor
+        )
 
     @property
     def divides_hidden(self) -> bool:

@@ -5,8 +5,8 @@ al. 2020, arXiv 2006.16668); none is dropped, so how many there are is exchanged
 writes: `dispatched` rows sorted by expert, with the `order` of their tokens, `gates`, and `counts` of every expert's rows;
 `received` rows, `arrived` of them from every device; `results` of these, which are `returned`. What is sent once for all
 experts of a device has the `choices` of its tokens that are there beside it, and their gates in it (`_sent_once`).
-Where devices along cp agree on what a sequence's experts take, a router first tells what its tokens have `chosen`, with their
-`own_gates` and, of each sequence, the experts' `shares` of its probabilities here; rows are made of what all have told.
+Where devices that share sequences agree on what experts take of each, a router first tells what its tokens have `chosen`,
+with their `own_gates` and, of each sequence, the experts' `shares` of its probabilities here; rows are made of what all told.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def mixture(
         yield ChainStep("router", block, (read,), made)
     else:
         yield ChainStep("router", block, (read,), ("own_gates", "chosen", "shares"))
-        yield Moved("gather_chosen", degrees.context_axes, "chosen", "all_chosen", RANKS)
+        yield Moved("gather_chosen", degrees.told_axes, "chosen", "all_chosen", RANKS)
         yield ChainStep("dispatch", block, (read, "own_gates", "all_chosen", "shares"), made)
     sent = _sent_once(block, degrees) if degrees.sends_once else _sent_rows(block, degrees)
     rows, beside = yield from sent

@@ -20,7 +20,7 @@ from meshwright.stage.chain.decoder import CORES, PARTS_OF_BLOCK
 from meshwright.stage.chain.degrees import InnerDegrees
 from meshwright.stage.chain.step_layout import BRANCHES
 from meshwright.stage.exchange.once import reached_targets
-from meshwright.stage.mesh import sizes_of
+from meshwright.stage.mesh import num_members, sizes_of, told_axes
 from meshwright.stage.operator.expert import INDEX_BYTES
 from meshwright.stage.operator.layer import MicrobatchShape
 from meshwright.stage.operator.stage import PASSES, part_operators
@@ -214,15 +214,17 @@ def _routed_bytes(plan: Plan, degrees: InnerDegrees) -> Mapping[str, float]:
 
 
 def _chosen_bytes(plan: Plan) -> Mapping[str, float]:
-    """Of what devices along cp tell each other of their tokens, and of what it is told about."""
+    """Of what devices that share sequences tell each other of their tokens, and of what it is told about; nothing without."""
+    if plan.shared_choices == "none":
+        return {}
     experts, size = (
         next(block.experts for block in plan.model.kinds if block.experts),
         dtype_bytes(plan.dtype),
     )
     own = microbatch_shape(plan).num_sent_tokens / plan.tokens_per_microbatch
-    chosen = own * plan.num_shared_numbers * INDEX_BYTES
+    chosen, num_told = own * plan.num_shared_numbers * INDEX_BYTES, num_members(plan, told_axes(plan))
     return {
-        "own_gates": own * experts.num_experts_per_token * size, "chosen": chosen, "all_chosen": chosen * plan.cp,
+        "own_gates": own * experts.num_experts_per_token * size, "chosen": chosen, "all_chosen": chosen * num_told,
         "shares": experts.num_experts * float(max(size, WIDE_BYTES)) / plan.workload.sequence_length,
     }  # fmt: skip
 

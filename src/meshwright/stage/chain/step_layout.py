@@ -36,6 +36,10 @@ class StepLayout(NamedTuple):
 Steps = Mapping[str, StepLayout]
 OF_STREAM = StepLayout(STREAM, STREAM)
 _TO_HEADS, _OF_HEADS = StepLayout(SHARED, BY_HEADS), StepLayout(BY_HEADS, BY_HEADS)
+# All have what was chosen, and each makes rows of its own tokens.
+OF_ALL_CHOSEN = StepLayout(
+    {**dict.fromkeys(("normed", "entered", "own_gates", "shares"), STREAM), "all_chosen": SHARED}, STREAM
+)
 # By axis of attention the steps that do not do the same with the residual stream on every device along it.
 LAYOUTS_ALONG: Mapping[str, Steps] = {
     "tp": {
@@ -59,16 +63,13 @@ LAYOUTS_ALONG: Mapping[str, Steps] = {
         "head": StepLayout(SHARED, {"logits": BY_VOCABULARY, "largest": PARTIAL}),
         "exponentials": StepLayout({"logits": BY_VOCABULARY, "maximum": COPIED}, PARTIAL),
         "split_cross_entropy": StepLayout(COPIED, COPIED),
+        "dispatch": OF_ALL_CHOSEN,
     },
     # every device has its tokens of all values, and of whole sequences those that it reads the keys of
     "cp": {
         "attention_core": StepLayout({"query": STREAM, "block": STREAM, "all_blocks": SHARED}, STREAM),
         "attention_of_heads": _OF_HEADS,
-        # all have what was chosen, and each makes rows of its own tokens
-        "dispatch": StepLayout(
-            dict.fromkeys(("normed", "entered", "own_gates", "shares"), STREAM) | {"all_chosen": SHARED},
-            STREAM,
-        ),
+        "dispatch": OF_ALL_CHOSEN,
     },
 }
 
@@ -107,8 +108,8 @@ EXPERTS_OF_OWN_TOKENS: Steps = {
     "router": StepLayout(SHARED, BY_TOKENS),
     "dispatch": StepLayout(
         {
-            **dict.fromkeys(("normed", "entered"), SHARED),
-            **dict.fromkeys(("own_gates", "all_chosen", "shares"), BY_TOKENS),
+            **dict.fromkeys(("normed", "entered", "all_chosen"), SHARED),
+            **dict.fromkeys(("own_gates", "shares"), BY_TOKENS),
         },
         BY_TOKENS,
     ),

@@ -31,7 +31,6 @@ from meshwright.stage.exchange.relay_exchange import (
     token_ring_exchanges,
 )
 from meshwright.stage.mesh import (
-    context_axes,
     folds_experts,
     gathered_axes,
     heads_axes,
@@ -39,6 +38,7 @@ from meshwright.stage.mesh import (
     ring_axes,
     routed_axes,
     tensor_axes,
+    told_axes,
 )
 from meshwright.stage.operator.expert import INDEX_BYTES
 from meshwright.stage.operator.layer import MicrobatchShape
@@ -223,12 +223,13 @@ def _expert(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> list[Inn
 
 
 def _chosen(plan: Plan, layers: StageLayers, shape: MicrobatchShape) -> Inner:
-    """Where the tokens of all devices along cp go, once a block of experts."""
+    """Where the tokens of all devices that share sequences go, once a block of experts."""
     count = sum(
         plan.model.layers[layers.first_block + n].experts is not None for n in range(layers.num_blocks)
     )
-    size = float(shape.num_sent_tokens * plan.cp * plan.num_shared_numbers * INDEX_BYTES)
-    return Inner(Exchange(context_axes(plan), algorithm="all_gather"), size, count, "", "context parallel")
+    axes = told_axes(plan)
+    size = float(shape.num_sent_tokens * num_members(plan, axes) * plan.num_shared_numbers * INDEX_BYTES)
+    return Inner(Exchange(axes, algorithm="all_gather"), size, count, "", "expert parallel")
 
 
 def _forwarded(plan: Plan, axes: tuple[str, ...]) -> float:

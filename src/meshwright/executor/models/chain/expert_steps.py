@@ -2,7 +2,7 @@
 
 Shapes: B samples, S tokens, s tokens of this device's part of the stream, E hidden size, T tokens of all samples, N rows of
 tokens for experts, K experts a token, P devices that sent rows, X experts of one of them, F hidden units and gates; M tokens
-of all devices along cp, each of which told C numbers of its own.
+of all devices that share sequences, each of which told C numbers of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from meshwright.executor.models.decoder import DecoderStage
 from meshwright.executor.models.part.mixture import Choices, MixtureOfExperts
 from meshwright.executor.ops.expert.dispatch import by_expert, combine, inverse, reordered
 from meshwright.executor.ops.expert.once import returned_once
+from meshwright.executor.ops.expert.told_choices import ToldTokens
 from meshwright.specs.sequence.sequence_part import SequencePart
 from meshwright.stage.chain.chain import ChainStep
 
@@ -30,7 +31,7 @@ def router(stage: DecoderStage, step: ChainStep, data: MicrobatchData, x_BsE: Te
     mixture = _mixture(stage, step)
     own_TE, num_copies = _own_tokens(mixture, data, x_BsE)
     if "chosen" in step.writes:
-        return mixture.told(own_TE, data.tokens_BS.shape[1], num_copies)
+        return mixture.told(own_TE, _told_tokens(mixture, data, x_BsE), num_copies)
     return _rows(mixture, step, own_TE, mixture.chosen(own_TE, num_copies))
 
 
@@ -42,8 +43,8 @@ def dispatch(
     the step writes `choices`, once for all experts of a device. By what all have chosen who share the sequences."""
     mixture = _mixture(stage, step)
     own_TE, num_copies = _own_tokens(mixture, data, x_BsE)
-    assert isinstance(data.part, SequencePart), "choices are told along cp, which divides sequences"
-    agreed = mixture.agreed(gates_TK, all_chosen_MC, shares_BX, data.part, num_copies)
+    tokens = _told_tokens(mixture, data, x_BsE)
+    agreed = mixture.agreed(gates_TK, all_chosen_MC, shares_BX, tokens, num_copies)
     return _rows(mixture, step, own_TE, agreed)
 
 
@@ -53,6 +54,18 @@ def _own_tokens(mixture: MixtureOfExperts, data: MicrobatchData, x_BsE: Tensor) 
     own_TE = hidden_TE[mixture.own_tokens(len(hidden_TE))]
     degree = 1 if mixture.parallel is None else mixture.parallel.team.degree
     return own_TE, degree * len(own_TE) / data.tokens_BS.numel()
+
+
+def _told_tokens(mixture: MixtureOfExperts, data: MicrobatchData, x_BsE: Tensor) -> ToldTokens:
+    """Which tokens of the microbatch's sequences these are."""
+    (num_samples, num_tokens), shard = data.tokens_BS.shape, mixture.shard
+    part = SequencePart(data.length) if data.part is None else data.part
+    assert isinstance(part, SequencePart), "choices of chunks and of packed sequences are not told"
+    if x_BsE.shape[1] < num_tokens:
+        assert mixture.parallel is not None, "sequence parallelism divides the stream"
+        team = mixture.parallel.team
+        return ToldTokens(part, num_samples, team.degree, team.number, is_within=True)
+    return ToldTokens(part, num_samples, shard.token_degree, shard.token_number)
 
 
 def _rows(mixture: MixtureOfExperts, step: ChainStep, own_TE: Tensor, choices: Choices) -> tuple[Tensor, ...]:

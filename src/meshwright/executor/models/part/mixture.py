@@ -19,14 +19,13 @@ from meshwright.executor.ops.expert.cosine_router import CosineRouter
 from meshwright.executor.ops.expert.dispatch import combine, dispatch
 from meshwright.executor.ops.expert.expert_mlp import ExpertBiases, expert_mlp
 from meshwright.executor.ops.expert.once import NOT_THERE, RowsOnce, sent_once
-from meshwright.executor.ops.expert.router_loss import RouterLoss
+from meshwright.executor.ops.expert.router_loss import RouterLoss, shares_of
 from meshwright.executor.ops.expert.routing import gates_of
-from meshwright.executor.ops.expert.told_choices import experts_and_gates, of_sequences, own_tokens, told
+from meshwright.executor.ops.expert.told_choices import ToldTokens, experts_and_gates, told
 from meshwright.executor.ops.gated_silu import gated_silu
 from meshwright.executor.ops.linear import SplitLinear, linear
 from meshwright.specs.model.block import Experts
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.sequence.sequence_part import SequencePart
 
 
 class ExpertMatrices(nn.Module):
@@ -144,29 +143,29 @@ class MixtureOfExperts(nn.Module):
             kept_TK = self.capacity.kept(gates_TK, experts_TK, self.experts.num_experts, num_copies)
         return Choices(gates_TK, experts_TK, kept_TK)
 
-    def told(self, hidden_TE: Tensor, num_tokens: int, num_copies: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Of sequences of which ``num_tokens`` tokens are here: gates [T, K], what is told to who has the others, [T, F], and
-        every expert's shares of each, [B, X]."""
+    def told(self, hidden_TE: Tensor, tokens: ToldTokens, num_copies: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Of ``tokens`` that are here: gates [T, K], what is told to who has others of their sequences, [T, F], and of every
+        sequence the experts' shares of the scores here, [B, X]."""
         gates_TK, experts_TK, logits_TX = self._scored(hidden_TE)
-        shares_BX = logits_TX.new_zeros(1, self.experts.num_experts)
+        shares_BX = logits_TX.new_zeros(tokens.num_samples, self.experts.num_experts)
         if self.losses is not None:
             gates_TK = self.losses.with_size(gates_TK, logits_TX, num_copies)
-            shares_BX = self.losses.shares(logits_TX, num_tokens, self._is_sigmoid)
+            shares_BX = tokens.sums(shares_of(logits_TX, self._is_sigmoid))
         known = told(experts_TK) if self.capacity is None else self.capacity.told(gates_TK, experts_TK)
         return gates_TK, known, shares_BX
 
     def agreed(
-        self, gates_TK: Tensor, all_MF: Tensor, shares_BX: Tensor, part: SequencePart, num_copies: float
+        self, gates_TK: Tensor, all_MF: Tensor, shares_BX: Tensor, tokens: ToldTokens, num_copies: float
     ) -> Choices:
-        """As `chosen`, of what all devices that share the sequences have told; ``part``: which of their tokens are here."""
+        """As `chosen`, of what all devices that share the sequences have told; ``tokens``: those that are here."""
         num_chosen, num_experts = gates_TK.shape[1], self.experts.num_experts
-        of_all_TK, _ = experts_and_gates(of_sequences(all_MF, part), num_chosen)
+        of_all_TK, _ = experts_and_gates(tokens.sequences(all_MF), num_chosen)
         if self.losses is not None:
             gates_TK = self.losses.with_balance(gates_TK, shares_BX, of_all_TK, num_copies)
         kept_TK = None
         if self.capacity is not None:
-            kept_TK = self.capacity.kept_of_told(all_MF, part, num_chosen, num_experts, num_copies)
-        return Choices(gates_TK, own_tokens(of_all_TK, part), kept_TK)
+            kept_TK = self.capacity.kept_of_told(all_MF, tokens, num_chosen, num_experts, num_copies)
+        return Choices(gates_TK, tokens.own(of_all_TK), kept_TK)
 
     def _scored(self, hidden_TE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gates and experts of every token, [T, K], and the logits of all, [T, X]."""

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from meshwright.executor.ops.expert.told_choices import experts_and_gates, of_sequences, own_tokens, told
-from meshwright.specs.sequence.sequence_part import SequencePart
+from meshwright.executor.ops.expert.told_choices import ToldTokens, experts_and_gates, told
 from meshwright.specs.training.expert_capacity import PROBABILITY, ExpertCapacity
 
 
@@ -34,11 +33,11 @@ class RouterCapacity:
         return told(experts_TK, gates_TK if self.capacity.drop == PROBABILITY else None)
 
     def kept_of_told(
-        self, all_MF: Tensor, part: SequencePart, num_per_token: int, num_experts: int, num_copies: float
+        self, all_MF: Tensor, tokens: ToldTokens, num_per_token: int, num_experts: int, num_copies: float
     ) -> Tensor:
-        """As `kept`, of what all devices that share these sequences have told; ``part``: the tokens of each that are here."""
-        experts_TK, gates_TK = experts_and_gates(of_sequences(all_MF, part), num_per_token)
-        return self._counted(own_tokens(self._kept(experts_TK, num_experts, gates_TK), part), num_copies)
+        """As `kept`, of what all devices that share these sequences have told; ``tokens``: those that are here."""
+        experts_TK, gates_TK = experts_and_gates(tokens.sequences(all_MF), num_per_token)
+        return self._counted(tokens.own(self._kept(experts_TK, num_experts, gates_TK)), num_copies)
 
     def _kept(self, experts_TK: Tensor, num_experts: int, gates_TK: Tensor | None) -> Tensor:
         most = self.capacity.of_sequence(self.sequence_length, num_experts, experts_TK.shape[1])

@@ -35,18 +35,13 @@ class RouterLoss:
         gates_TK = self.with_size(gates_TK, logits_TX, num_copies)
         if not self.losses.balance:
             return gates_TK
-        shares_BX = self.shares(logits_TX, self.sequence_length, is_sigmoid)
+        shares_TX = shares_of(logits_TX, is_sigmoid)
+        shares_BX = shares_TX.view(-1, self.sequence_length, shares_TX.shape[1]).sum(1)
         return self.with_balance(gates_TK, shares_BX, experts_TK, num_copies)
 
     def with_size(self, gates_TK: Tensor, logits_TX: Tensor, num_copies: float) -> Tensor:
         """The gates with the z-loss, where there is one."""
         return self._attached(gates_TK, self.losses.z, lambda: z_loss(_wide(logits_TX)), num_copies)
-
-    def shares(self, logits_TX: Tensor, num_tokens: int, is_sigmoid: bool) -> Tensor:
-        """Of each sequence, of which ``num_tokens`` are here, the sum of every expert's shares of the scores: [B, X]."""
-        scores_TX = _wide(logits_TX).sigmoid() if is_sigmoid else _wide(logits_TX).softmax(1)
-        shares_TX = scores_TX / scores_TX.sum(1, keepdim=True)
-        return shares_TX.view(-1, num_tokens, shares_TX.shape[1]).sum(1)
 
     def with_balance(
         self, gates_TK: Tensor, shares_BX: Tensor, experts_TK: Tensor, num_copies: float
@@ -67,6 +62,12 @@ class RouterLoss:
         found = share.detach()
         self.total = found if self.total is None else self.total + found
         return _Attached.apply(gates_TK, share)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def shares_of(logits_TX: Tensor, is_sigmoid: bool) -> Tensor:
+    """Every expert's share of a token's scores, [T, X]."""
+    scores_TX = _wide(logits_TX).sigmoid() if is_sigmoid else _wide(logits_TX).softmax(1)
+    return scores_TX / scores_TX.sum(1, keepdim=True)
 
 
 def _wide(logits_TX: Tensor) -> Tensor:
