@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.specs.error import PlanError
+from meshwright.specs.model.block import ROUTINGS, Routing
 from meshwright.specs.plan.file import plan_text
 from meshwright.specs.plan.plan import AXES, OVERLAPS, Plan
 from meshwright.specs.plan.sharding import ZERO
@@ -183,6 +184,8 @@ class Export:
         )
         model, scaling = plan.model, plan.model.rotary_scaling
         activation = model.mlp.activation if model.mlp else ""
+        usual = ROUTINGS.get(model.architecture, Routing())
+        routings = [each.experts.routing_in(model.architecture) for each in model.kinds if each.experts]
         for is_there, what in (
             (model.is_adapted, "frozen parameters or low-rank additions"),
             (scaling is not None, f"{scaling and scaling.kind} scaling of rotary positions"),
@@ -190,6 +193,11 @@ class Export:
             (model.has_ladder_residual, "a ladder residual"),
             (model.has_parallel_branches, "parallel branches"),
             (bool(model.num_encoder_layers), "an encoder"),
+            (any(each.cosine_rank for each in routings), "routers that compare by cosines"),
+            (
+                any(each.scores != usual.scores for each in routings),
+                "scores of routers that are not its family's",
+            ),
         ):
             self.need(not is_there, f"model {model.name}", f"{what} is not written")
         self.need(not plan.workload.lengths, "lengths of sequences", "every sequence is full")

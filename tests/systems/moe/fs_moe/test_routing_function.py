@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+import meshwright as mw
 from meshwright import catalog
 from meshwright.executor.job.pool import Pool
 from meshwright.specs.config.export import config_from_model
 from meshwright.specs.config.source import load_model
-from meshwright.specs.error import SpecError
+from meshwright.specs.error import MeshwrightError, SpecError
 from meshwright.specs.model.block import Routing
 from meshwright.systems.moe.fs_moe.routing_function import FUNCTIONS, RoutingFunction
 
@@ -66,6 +67,21 @@ def test_cosines_have_routers_of_their_own() -> None:
         config_from_model(made)
     with pytest.raises(SpecError, match="biases"):
         RoutingFunction("x_moe")(load_model("gpt-oss-20b"))
+
+
+@pytest.mark.parametrize(
+    ("gate", "said"), [("x_moe", "compare by cosines"), ("sigmoid", "scores of routers"), ("gshard", "")]
+)
+@pytest.mark.parametrize("target", ["megatron", "torchtitan", "deepspeed"])
+def test_no_script_for_another_program_is_silent_about_them(target: str, gate: str, said: str) -> None:
+    model = RoutingFunction(gate)(load_model("mixtral-8x7b"))
+    plan = mw.Plan.of(model, mw.Cluster("8xH100"), mw.Workload(64, 4096), dtype="bfloat16", ep=8, dp=8)
+    try:
+        plan.export(target)
+        why = ""
+    except MeshwrightError as refusal:
+        why = str(refusal)
+    assert said in why if said else "routers" not in why
 
 
 def test_sigmoids_train_on_two_processes_as_on_one(gloo_pool: Pool) -> None:
