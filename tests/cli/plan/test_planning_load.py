@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.cli.running import Runner
 
+from meshwright.specs.routing.expert_placement import ExpertPlacement
+from meshwright.specs.routing.routing_file import save_routing
+from meshwright.specs.routing.routing_trace import RoutingTrace
 from meshwright.workbench.document.opening import open_document
 
 LOAD = "arrived_at_s,prompt_tokens,output_tokens\n" + "".join(
@@ -119,6 +123,41 @@ def test_where_no_plan_is_good_the_table_says_so(run: Runner) -> None:
     assert ran.code == 0 and "not enough: at most 0.0 % of the requests are good (tp1)" in " ".join(
         ran.stdout.split()
     )
+
+
+@pytest.fixture
+def routes(tmp_path: Path) -> Path:
+    """Of Mixtral's layers: two thirds of the rows go to the first two experts."""
+    draw = np.random.default_rng(1)
+    tokens = [[(0, 1) if draw.random() < 2 / 3 else (4, 7)] * 32 for _ in range(300)]
+    save_routing(RoutingTrace(np.array(tokens), 8, tuple(range(32))), tmp_path / "routes.npz")
+    return tmp_path / "routes.npz"
+
+
+def test_whole_experts_take_as_long_as_a_routing_says(run: Runner, routes: Path) -> None:
+    """Two experts of a device of four have two thirds of the rows, 2.7 times the mean; moved apart half as many."""
+    apart, other = routes.parent / "apart.experts.json", routes.parent / "other.experts.json"
+    slots = np.tile([0, 2, 1, 3, 4, 5, 6, 7], (32, 1))
+    ExpertPlacement(slots, 4, tuple(range(32))).save(apart)
+    ExpertPlacement(slots, 2, tuple(range(32))).save(other)
+    fixed = "tp=4,ep=4,pp=1,replicas=1,max_batch_tokens=4096,max_sequences=32"
+    load = ("--requests", "lengths(prompt=4000,output=3,num=8)", "--clients", 2)
+    asked = ("plan", "mixtral-8x7b", "1x8xH100", *load, "--fix", fixed)
+    routed = (*asked, "--routing", routes)
+    ran = [run(*each, "--json") for each in (asked, routed, (*routed, "--expert-placement", apart))]
+    assert [each.code for each in ran] == [0] * 3, ran[-1].stderr
+    told = [next(line for line in each.data["assumptions"] if "whole experts" in line) for each in ran]
+    assert "alike" in told[0] and told[1] != told[2]
+    loads = [float(line.split("busiest has ")[1].split()[0]) for line in told[1:]]
+    assert loads[0] == pytest.approx(2.67, abs=0.3) and loads[1] == pytest.approx(loads[0] / 2, rel=0.02)
+    seconds = [each.data["layouts"][0]["e2e_s"]["mean"] for each in ran]
+    assert seconds[0] < seconds[1] and seconds[2] < seconds[1]
+    refused = run(*routed, "--expert-placement", other)
+    assert refused.code == 2 and "is for 2 devices" in refused.stderr.replace("\n", " ")
+    refused = run(*asked, "--expert-placement", apart)
+    assert refused.code == 2 and "--expert-placement without --routing" in refused.stderr
+    refused = run(*routed, "--expert-placement", "eplb(copies=4)")
+    assert refused.code == 2 and "copies of experts" in refused.stderr
 
 
 @pytest.mark.parametrize(

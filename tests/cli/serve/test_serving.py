@@ -284,6 +284,13 @@ def test_a_decoder_changes_no_answer(run: Runner, bytes_model: Path, decoder: st
         (("serve", "nothing", "--port", "70000"), "70000"),
         (("serve", "nothing", "--tp", "2", "--ep", "4"), "--ep 4 with --tp 2"),
         (("generate", "nothing", "-p", "a", "--expert-placement", "a.json"), "--ep 1"),
+        (
+            (
+                "serve", "mixtral-8x7b", "--engine", "simulated", "--cluster", "1x8xH100", "--tp", "8", "--ep", "8",
+                "--expert-placement", "a.json",
+            ),
+            "--expert-placement with --engine simulated",
+        ),
         (("serve", "nothing", "--ssl-certfile", "a.pem"), "without its key"),
         (("serve", "nothing", "--adapter", "mine"), "NAME=FOLDER"),
         (("serve", "nothing", "--adapter", "mine=none"), "none is no folder"),

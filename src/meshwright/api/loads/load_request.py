@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from meshwright.serving.loop.report import LatencyObjective
 from meshwright.serving.request.arrival import ArrivalProcess, Constant, Gamma, Poisson, arriving, at_rate
@@ -132,6 +133,8 @@ class LoadRequest:
         think_s: that each of them waits before its next request.
         rate_factor: how many times as often they come as the file says.
         has_step_table: do steps come from a table? Else every batch is simulated.
+        routing: a trace of where tokens of the model went, by which experts that are divided are priced.
+        expert_placement: a file of a placement, or a name of the slot; empty: neighbouring experts are on one device.
     """
 
     requests: str | None = option(
@@ -160,6 +163,14 @@ class LoadRequest:
     has_step_table: bool = option(
         True, "With --requests, simulate every batch as its program.", "--no-step-table"
     )
+    routing: Path | None = option(
+        None,
+        "With --requests, where tokens of the model went (train --record-routing): what the busiest device of ep has.",
+    )
+    expert_placement: str = option(
+        "",
+        "With --routing: a file that `place` wrote, for as many devices as ep, or a name of its algorithms.",
+    )
 
     def __post_init__(self) -> None:
         said = (
@@ -169,12 +180,15 @@ class LoadRequest:
             self.rate_factor,
             self.clients or None,
             self.think_s or None,
+            self.routing,
         )
         if self.requests is None and (said != (None,) * len(said) or not self.has_step_table):
             raise SpecError(
-                "--slo, --first, --arrivals, --rate-factor, --clients, --think or --no-step-table",
+                "--slo, --first, --arrivals, --rate-factor, --clients, --think, --routing or --no-step-table",
                 allowed="with --requests FILE",
             )
+        if self.expert_placement and self.routing is None:
+            raise SpecError("--expert-placement without --routing", next="give a routing trace, too")
         LoadTimes(self.arrivals, self.rate_factor, self.clients, self.think_s)
 
     def load(self) -> list[Request]:

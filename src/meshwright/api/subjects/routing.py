@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright import catalog
 from meshwright.specs.error import SpecError
+from meshwright.specs.model.model import ModelSpec
 from meshwright.specs.plan.plan import Plan
 from meshwright.specs.routing.expert_placement import ExpertPlacement, GroupShape
 from meshwright.specs.routing.routing_file import FORMS, read_routing, save_routing
@@ -74,8 +75,13 @@ def with_routing(plan: Plan, routing: PathLike | RoutingTrace, placement: str = 
 
     Raises SpecError where trace or placement are of another model or group.
     """
+    load = busiest_load(routing_of(plan.model, routing), placement, plan.ep)
+    return plan.changed(workload=replace(plan.workload, expert_load=load))
+
+
+def routing_of(model: ModelSpec, routing: PathLike | RoutingTrace) -> RoutingTrace:
+    """A trace, or the file of one, of this model. Raises SpecError where it is of another one."""
     trace = routing if isinstance(routing, RoutingTrace) else read_routing(routing)
-    model = plan.model
     layers = tuple(number for number, block in enumerate(model.layers) if block.experts is not None)
     if model.experts is None or trace.layers != layers:
         raise SpecError(
@@ -83,18 +89,37 @@ def with_routing(plan: Plan, routing: PathLike | RoutingTrace, placement: str = 
             allowed="a trace of the plan's own model",
             next="record one: meshwright train PLAN --record-routing FILE",
         )
-    trace = trace.of_experts(model.experts.num_experts)
+    return trace.of_experts(model.experts.num_experts)
+
+
+def busiest_load(
+    trace: RoutingTrace, placement: str, num_devices: int, *, takes_copies: bool = True
+) -> float:
+    """Rows of the busiest of so many devices over the mean, mean of the layers, from 1 to as many as there are devices.
+
+    Args:
+        trace, placement: as of `with_routing`.
+        takes_copies: may experts stand on several devices?
+
+    Raises SpecError where a placement's file is none, or of another number of devices, or has copies that nobody takes.
+    """
     if Path(placement).is_file():
         found = ExpertPlacement.load(placement)
-        if found.num_devices != plan.ep:
+        if found.num_devices != num_devices:
             raise SpecError(
-                f"{placement} is for {found.num_devices} devices", allowed=f"the plan's ep, {plan.ep}"
+                f"{placement} is for {found.num_devices} devices", allowed=f"the plan's ep, {num_devices}"
             )
     else:
         fitted, others = trace.parted(max(1, trace.num_tokens // 2)) if placement else (trace, trace)
-        found, trace = catalog.filler(SLOT, placement or CONTIGUOUS)(fitted, GroupShape(plan.ep)), others
+        found, trace = catalog.filler(SLOT, placement or CONTIGUOUS)(fitted, GroupShape(num_devices)), others
+    if found.has_copies and not takes_copies:
+        raise SpecError(
+            f"copies of experts in the placement {placement}",
+            allowed="one without: what copies take of a device's memory is not priced",
+            next="`meshwright place` by ex_flow, moe_tuner or round_robin",
+        )
     load = float(found.imbalances(trace).mean())
-    return plan.changed(workload=replace(plan.workload, expert_load=min(float(plan.ep), max(1.0, load))))
+    return min(float(num_devices), max(1.0, load))
 
 
 def with_capacity(plan: Plan, factor: float) -> Plan:

@@ -194,6 +194,7 @@ def _for_load(
         found = api.plan_load(
             model, asked.on(cluster), requests, slo=objective, fix=request.fix, clients=load.clients,
             think_s=load.think_s, planner=request.planner, step_table=load.has_step_table, progress=line.share,
+            routing=load.routing, expert_placement=load.expert_placement,
         )  # fmt: skip
     dtype = str((request.fix or {}).get("dtype", FORMATS[0]))
     saved = SavedServing(model, cluster, dtype, found[0].plan)

@@ -16,6 +16,7 @@ FP8 = "float8"
 SGLANG_ROUTERS = {"round_robin": "round_robin", "prefix_aware": "cache_aware", "least_loaded": "power_of_two"}
 SERVED_DTYPES = ("float32", "bfloat16")
 SHELL = "#!/bin/sh\n"
+ONLY_WHOLE = "it divides experts over all devices of tp, or none"
 ANYWHERE = "0.0.0.0"  # a container's own address; its Service says who may come
 
 
@@ -27,6 +28,7 @@ def export_vllm(job: ServingJob) -> Exported:
     export.need(
         job.attention_dp == 1, "attention_dp", "its data-parallel attention divides other layers otherwise"
     )
+    export.need(job.ep in (1, job.tp), "ep", ONLY_WHOLE)
     if job.replicas > 1:
         export.need(
             job.router == "least_loaded",

@@ -7,7 +7,14 @@ from string import Template
 
 from meshwright.interop.exported import Exported
 from meshwright.interop.script_text import quoted
-from meshwright.interop.serving.command import ANYWHERE, FP8, check_served, served_options, words_of
+from meshwright.interop.serving.command import (
+    ANYWHERE,
+    FP8,
+    ONLY_WHOLE,
+    check_served,
+    served_options,
+    words_of,
+)
 from meshwright.interop.serving.serving_job import ServingExport, ServingJob
 
 PORT = 8000
@@ -109,6 +116,7 @@ def export_ray(job: ServingJob) -> Exported:
     export.need(
         job.attention_dp == 1, "attention_dp", "its replicas are engines of tensor and pipeline parallelism"
     )
+    export.need(job.ep in (1, job.tp), "ep", ONLY_WHOLE)
     router = ""
     if job.replicas > 1:
         export.need(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from meshwright.planner.advice.running_cost import cost_assumptions
@@ -24,7 +24,13 @@ from meshwright.specs.cluster.cluster import ClusterSpec
 from meshwright.specs.model.model import ModelSpec
 
 # Tokens and sequences of a step that tables are made for; the last one is for all limits that are tried.
+ExpertLoad = Callable[[int], float]
 SIZES = ((Limits.max_batch_tokens, Limits.max_sequences), (max(BATCH_TOKENS), max(SEQUENCES)))
+
+
+def of_chance(num_devices: int) -> float:
+    """An `ExpertLoad`: experts are chosen alike."""
+    return 1.0
 
 
 @dataclass(eq=False)
@@ -34,6 +40,7 @@ class ReplicaSteps:
     longest: tokens of the longest sequence.
     has_table: do steps come from a table?
     sizes: of steps that tables are made for, smallest first; a plan that none of them holds has its own.
+    expert_load: of so many devices with whole experts, rows of the busiest over the mean.
     """
 
     model: ModelSpec
@@ -42,6 +49,7 @@ class ReplicaSteps:
     longest: int
     has_table: bool = True
     sizes: Sequence[tuple[int, int]] = SIZES
+    expert_load: ExpertLoad = of_chance
     _programs: dict[tuple[ReplicaLayout, str, str], ForwardProgram] = field(default_factory=dict, init=False)
     _steps: dict[tuple[object, ...], StepModel] = field(default_factory=dict, init=False)
 
@@ -50,8 +58,9 @@ class ReplicaSteps:
         named = (plan.layout, plan.weights, plan.sums)
         if named not in self._programs:
             self._programs[named] = ForwardProgram(
-                self.model, self.cluster, plan.layout, self.dtype, weights=plan.weights, sums=plan.sums
-            )
+                self.model, self.cluster, plan.layout, self.dtype, weights=plan.weights, sums=plan.sums,
+                expert_load=self.expert_load(plan.layout.ep),
+            )  # fmt: skip
         program = self._programs[named]
         own = (plan.max_batch_tokens, plan.max_sequences)
         size = next((each for each in self.sizes if own[0] <= each[0] and own[1] <= each[1]), own)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from meshwright.planner.serving.replica_steps import SIZES, ReplicaSteps
+from meshwright.planner.serving.replica_steps import SIZES, ExpertLoad, ReplicaSteps, of_chance
 from meshwright.planner.serving.served_plan import ServedPlan, by_front, fewest_devices
 from meshwright.planner.serving.serving_space import (
     check_fixed,
@@ -25,7 +25,7 @@ from meshwright.serving.simulated.replica_layout import ReplicaLayout
 from meshwright.serving.simulated.step_model import StepModel
 from meshwright.serving.simulated.step_table import StepTable, TableError
 from meshwright.specs.cluster.cluster import ClusterSpec
-from meshwright.specs.error import MeshwrightError, OutOfMemoryError, PlanError
+from meshwright.specs.error import MeshwrightError, OutOfMemoryError, PlanError, SpecError
 from meshwright.specs.model.model import ModelSpec
 
 NUM_SAMPLED = 1000  # requests by which plans are ranked before some of them serve the whole load
@@ -106,6 +106,7 @@ class ServingSearch:
         model, cluster, requests, objective, fix, dtype: the job.
         num_clients: each sends its next request when its last has ended (0: requests come when they say).
         think_s: that each waits before it does.
+        expert_load: of so many devices with whole experts, rows of the busiest over the mean.
         has_table: do steps come from a table?
         planner: names plans in place of our own search, the best first; it may ask `served` for some.
         progress: is told.
@@ -123,6 +124,7 @@ class ServingSearch:
     num_clients: int = 0
     planner: ServingPlanner | None = None
     think_s: float = 0.0
+    expert_load: ExpertLoad = of_chance
     progress: Progress = lambda _, __: None
     rejected: dict[str, str] = field(default_factory=dict)
     ranked: list[ServedPlan] = field(default_factory=list)
@@ -187,7 +189,7 @@ class ServingSearch:
             self.progress(plan.name, number / len(every))
             try:
                 found.append(self._served(plan, requests))
-            except (OutOfMemoryError, PlanError) as error:
+            except (OutOfMemoryError, PlanError, SpecError) as error:
                 misfit, self.rejected[plan.layout.name] = error, error.given
         if every and not found:
             assert misfit is not None
@@ -204,7 +206,9 @@ class ServingSearch:
         longest = max(each.num_prompt_tokens + each.max_output_tokens for each in self.requests)
         is_tried = not is_decided(self.fix) and not {*OF_STEP} <= {*self.fix}
         sizes = SIZES if is_tried else ()
-        return ReplicaSteps(self.model, self.cluster, self.dtype, longest, self.has_table, sizes)
+        return ReplicaSteps(
+            self.model, self.cluster, self.dtype, longest, self.has_table, sizes, self.expert_load
+        )
 
     def steps_of(self, plan: ServingPlan) -> tuple[ForwardProgram, StepModel]:
         """A layout's program, and its steps."""

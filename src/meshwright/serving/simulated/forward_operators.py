@@ -11,6 +11,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from meshwright.serving.simulated.batch_shape import BatchShape
+from meshwright.serving.simulated.routed.whole_experts import of_whole_experts, with_all_tokens
 from meshwright.specs.dtype import dtype_bytes
 from meshwright.specs.model.block import Attention
 from meshwright.specs.operator import Operator
@@ -69,8 +70,12 @@ def serving_operators(
     shape = microbatch_shape(plan)._replace(num_sequences=1, sequence_length=rows)
     if is_shared_out:
         shape = shape._replace(tp=plan.tp // attention_dp, sequence_parallel=False)
+    experts = plan.model.layers[max(0, step.block)].experts if plan.ep > 1 and attention_dp == 1 else None
+    shape = shape if experts is None else of_whole_experts(shape, experts)
     found: list[Operator] = []
     for operator in step_operators(plan, shape, step, "F"):
+        if experts is not None:
+            operator = with_all_tokens(operator, shape, experts, plan.model.hidden_size)
         if operator.kind == "attention":
             found += attention_operators(plan, max(0, step.block), batch, shape.tp, cache_bytes)
         elif operator.kind == "grouped_matmul":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -65,7 +65,8 @@ class ForwardProgram:
     """One replica's step. Attributes: model, cluster (its first devices), layout, the format of linear layers (of all else,
     too, unless it is float8), what an engine adds to kernels, where weights lie (a name in the slot `weights`), how the
     terms of tensor parallelism are summed (`specs/cluster/summing`), the format of keys and values (empty: as of
-    activations), and what prices works and messages (None: what the cluster says).
+    activations), what prices works and messages (None: what the cluster says), and rows of the device whose experts have most
+    over the mean, as a routing says (1: what chance makes of experts that are chosen alike).
 
     Where weights are fetched a step is one of a row of equal steps, with every stage always busy: blocks for the next one
     come during this one."""
@@ -79,6 +80,7 @@ class ForwardProgram:
     sums: str = RING
     cache_dtype: str = ""
     priced_by: Any = None
+    expert_load: float = 1.0
     _known: dict[BatchShape, StepTime] = field(default_factory=dict, init=False, repr=False)
     _ready: dict[BatchShape, tuple[Work, ...]] = field(default_factory=dict, init=False, repr=False)
     _work_of_rows: dict[tuple[int, ...], Work] = field(default_factory=dict, init=False, repr=False)
@@ -104,9 +106,16 @@ class ForwardProgram:
 
     @cached_property
     def plan(self) -> Plan:
-        """What is lowered. Raises PlanError where the model cannot be divided so."""
+        """What each device has and computes. Raises PlanError where the model cannot be divided so."""
         between = ACTIVATIONS if self.dtype == FLOAT8 else self.dtype
-        return self.layout.plan(self.model, self.cluster, LOWERED_TOKENS, between)
+        found = self.layout.plan(self.model, self.cluster, LOWERED_TOKENS, between)
+        load = min(float(self.layout.ep), max(1.0, self.expert_load))
+        return found if load == 1.0 else found.changed(workload=replace(found.workload, expert_load=load))
+
+    @cached_property
+    def lowered(self) -> Plan:
+        """The plan that says who sends what. Raises PlanError where tp does not divide an expert's inner units."""
+        return self.layout.lowered(self.plan)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -116,6 +125,13 @@ class ForwardProgram:
             if self.layout.attention_dp > 1
             else ()
         )
+        layout, uneven = self.layout, self.expert_load > 1.0
+        says = (
+            f"the busiest has {self.expert_load:.2f} times the mean's rows"
+            if uneven
+            else "tokens choose them alike"
+        )
+        divided = (f"whole experts are on {layout.ep} devices; {says}",) if layout.ep > 1 else ()
         source = weight_place(self.weights).source
         fetched = (
             (
@@ -125,7 +141,7 @@ class ForwardProgram:
             if source is not None
             else ()
         )
-        return (*self._costs[1], *shared, *fetched)
+        return (*self._costs[1], *shared, *divided, *fetched)
 
     @property
     def costs(self) -> Any:
@@ -244,7 +260,7 @@ class ForwardProgram:
     @cached_property
     def asked(self) -> AskedProgram:
         """The program, wired, and what has to be priced of it."""
-        program = lower(self.plan, registered()[self.plan.schedule], step=False, in_segments=True)
+        program = lower(self.lowered, registered()[self.plan.schedule], step=False, in_segments=True)
         program = ForwardOnly()(program)
         by_stage = [frozenset(Counter(steps).items()) for steps in self.steps_of_stages]
         table = {own: number for number, own in enumerate(dict.fromkeys(by_stage))}
@@ -253,7 +269,7 @@ class ForwardProgram:
         works = tuple(Work("F", share=number) for number in range(len(table)))
         program = program.with_tables(works=works, exchanges=self._summed(program.tables.exchanges))
         program = program.with_columns(work=column)
-        placement = place(program, self.cluster, device_order(self.plan))
+        placement = place(program, self.cluster, device_order(self.lowered))
         asked = asked_of(wire(program), placement, tuple(dict(each) for each in table))
         if self.layout.attention_dp == 1:
             return asked
@@ -283,7 +299,7 @@ class ForwardProgram:
     @cached_property
     def _segments(self) -> tuple[tuple[Segment, ...], ...]:
         """Of every stage's chain; a stage of the program is one of them."""
-        degrees = inner_degrees(self.plan)
+        degrees = inner_degrees(self.lowered)
         return tuple(decoder_chain(self.model, layers, degrees).segments for layers in self.plan.stages())
 
     @cached_property
