@@ -119,6 +119,10 @@ CASES = [
         POSITION,
     ),
     (shared("folded qwen moe", tp=4, etp=2, ep=2, microbatch_size=1), PROBABILITY),
+    (
+        shared("folded mixtral", pp=2, cp=2, ep=2, schedule="dualpipe_v", overlap=("reduce", "ep")),
+        PROBABILITY,
+    ),
 ]
 
 
