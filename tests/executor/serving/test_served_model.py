@@ -135,3 +135,11 @@ def test_what_is_not_served(tmp_path: Path) -> None:
     for changes, named in {"has_ladder_residual": "ladder", "final_logit_cap": "caps"}.items():
         with pytest.raises(ExecutionError, match=named):
             check_served(MODEL.changed(**{changes: True if named == "ladder" else 30.0}))
+
+
+def test_routers_of_cosines_are_refused() -> None:
+    """A variant that trains, whose parameters have names of ours alone."""
+    model = MODELS["deepseek"]
+    check_served(model)
+    with pytest.raises(ExecutionError, match="has routers of cosines, which the torch engine does not serve"):
+        check_served(model.changed(router_cosine_rank=3))

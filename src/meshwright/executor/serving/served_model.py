@@ -72,6 +72,11 @@ def check_served(model: ModelSpec) -> None:
     missing = {
         "an encoder": model.num_encoder_layers > 0,
         "a ladder residual or parallel branches": model.hands_on_results,
+        "routers of cosines": any(
+            each.routing_in(model.architecture).cosine_rank
+            for each in (kind.experts for kind in model.kinds)
+            if each
+        ),
         "caps of scores or logits": model.final_logit_cap > 0
         or any(block.attention.logit_cap for block in model.kinds),
     }

@@ -65,8 +65,12 @@ TAXONOMY = (
     Topic(("model", "sparse to dense"), why_not=CHANGES_OUTPUT),
     Topic(
         ("system", "expert parallelism", "parallelism design"),
-        ("executor/models/chain/expert_steps.py:experts", "stage/mesh.py:expert_axes"),
-        "experts over devices of their own, beside tensor, context, data and pipeline parallelism",
+        (
+            "executor/models/chain/expert_steps.py:experts", "stage/mesh.py:expert_axes",
+            "executor/serving/part/held_experts.py:HeldExperts",
+        ),
+        "experts over devices of their own, beside tensor, context, data and pipeline parallelism; served (`serve --tp N "
+        "--ep N`), whole ones on each device, which all have the tokens",
         "meshwright plan MODEL 1xDEVICESxH100 --global-batch 64 --seq 4096 --fix ep=DEVICES",
     ),
     Topic(
@@ -75,7 +79,7 @@ TAXONOMY = (
             "slot expert_placement", "specs/routing/balanced_experts.py:BalancedExperts",
             "systems/moe/hecate/placement.py:Hecate", "systems/moe/moe_tuner/mechanism.py:MoeTuner",
         ),
-        "experts placed by a recorded routing, as a file that `train` and `simulate` read (with copies: `simulate`)",
+        "experts placed by a recorded routing, in a file that `train`, `serve`, `simulate` read (copies: the last two)",
         "meshwright place routing.npz --devices DEVICES --by eplb --by hecate --by moe_tuner",
     ),
     Topic(
