@@ -13,6 +13,7 @@ from meshwright.lowering.memory.offload import OptimizerOnHost
 from meshwright.lowering.memory.recompute import recomputed
 from meshwright.lowering.order import by_hop, program_of_orders, with_works
 from meshwright.lowering.pipeline import Implied, Lowering, PlanPass, named_passes, ordered
+from meshwright.lowering.segment.beside_plan import hidden_in_pairs
 from meshwright.lowering.segment.segmented import (
     is_segmented,
     segmented,
@@ -158,6 +159,9 @@ def lowered(lowering: Lowering) -> Program:
     for one in pipeline:
         found |= getattr(one, "works", lambda *_: {})(lowering, program)
     program = with_works(program, found, of_parts)
+    if not is_segmented(lowering):
+        pieces = [stage for stage, count in enumerate(lowering.counts) for _ in range(count)]
+        program = hidden_in_pairs(program, plan, lowering.schedule, pieces)
     return program if lowering.groups is None else works_of_groups(lowering, program, lowering.groups)
 
 

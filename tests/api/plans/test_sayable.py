@@ -44,15 +44,20 @@ def test_the_faster_plan_that_cannot_be_told_is_named() -> None:
 
 
 def test_tokens_pass_beside_experts_where_the_program_can_and_nobody_decided() -> None:
-    """Megatron-LM can, torchtitan cannot, nor can our own executor."""
+    """Megatron-LM can, as our own executor; torchtitan cannot."""
     fix = {"tp": 1, "cp": 1, "pp": 1, "ep": 8, "recompute": "selective", "microbatch_size": 1}
-    job, sizes = ("mixtral-8x7b", "4x8xH100"), {"global_batch": 128, "seq": 2048, "num_simulated": 2}
+    job, sizes = ("mixtral-8x7b", "4x8xH200"), {"global_batch": 128, "seq": 4096, "num_simulated": 2}
     plain = mw.plan(*job, fix=fix, risk=1.0, **sizes)
-    assert not any("ep" in each.plan.overlap for each in plain)
+    assert "ep" in plain[0].plan.overlap
     found = mw.plan(*job, framework="megatron", fix=fix, risk=1.0, **sizes)
     best, without = found[0], next(each for each in found if "ep" not in each.plan.overlap)
     assert "ep" in best.plan.overlap and best.step.value < without.step.value
     assert "--overlap-moe-expert-parallel-comm" in mw.export_plan(best.plan, "megatron").text
+    assert len({each.plan for each in found}) == len(found)
+    other = mw.plan(
+        *job, framework="torchtitan", fix={**fix, "sharding": "zero2", "recompute": "none"}, risk=1.0, **sizes
+    )
+    assert not any("ep" in each.plan.overlap for each in other)
     decided = mw.plan(
         *job, framework="megatron", fix={**fix, "overlap": ("reduce", "gather")}, risk=1.0, **sizes
     )

@@ -93,7 +93,10 @@ def _beside_experts(
     ranked: Sequence[Predicted], target: str, cluster: ClusterSpec, capacity: int
 ) -> list[Predicted]:
     """The best plans with all-to-alls beside another microbatch's experts that the program can be told, and that fit."""
-    told = [plan for plan in beside_experts(ranked) if not refusals(plan, target, cluster)]
+    known = {each.plan for each in ranked}
+    told = [
+        plan for plan in beside_experts(ranked) if plan not in known and not refusals(plan, target, cluster)
+    ]
     found = [predict(plan, cluster, extrapolate=True) for plan in told]
     return [each for each in found if each.rejected(capacity) is None]
 

@@ -161,6 +161,12 @@ def _overlap(export: Export) -> Options:
         shown,
         "tensor parallelism overlaps with sequence parallelism",
     )
+    is_in_pairs = (plan.pp == 1 or plan.schedule == "interleaved_1f1b") and plan.recompute != "full"
+    export.need(
+        is_in_pairs or plan.ep == 1 or "ep" not in plan.overlap,
+        shown,
+        "tokens go beside another microbatch with chunks in a pipeline, and with nothing recomputed whole",
+    )
     return _flags(*(f"--{option}" for name, option in OVERLAPS.items() if name in plan.overlap))
 
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from meshwright.ir.program import Program
+from meshwright.ir.table import Kind
 from meshwright.lowering.order import program_of_orders
 from meshwright.lowering.segment.beside_rows import neighbours
 from meshwright.schedules.order import Pairs, Schedule, registered
@@ -9,6 +16,7 @@ from meshwright.specs.error import PlanError
 from meshwright.specs.plan.plan import Plan
 
 BESIDE = "ep"  # of `Plan.overlap`
+EXPERTS = "expert parallel"  # the label of what goes to experts inside a composed stage
 
 
 def is_beside(plan: Plan) -> bool:
@@ -29,6 +37,30 @@ def has_pairs(plan: Plan, schedule: Schedule) -> bool:
         return False
     orders = schedule.orders(plan.pp, plan.num_microbatches, plan.num_chunks)
     return bool(neighbours(program_of_orders(orders, skips_stages=schedule.skips_stages), pairs))
+
+
+def hidden_in_pairs(program: Program, plan: Plan, schedule: Schedule, pieces: Sequence[int]) -> Program:
+    """A program of composed stages in which what its works say to run beside another microbatch's experts is waited for where
+    no other stands beside: in what fills the pipeline, and what drains it. Orders without pairs stay as they are: software
+    that hides tokens in them has an order of its own, which is not known here. `pieces`: of every stage the pipeline's."""
+    pairs = pairs_of(plan, schedule) if is_beside(plan) else ""
+    rows = np.flatnonzero(program.kinds == Kind.COMPUTE)
+    ends = np.searchsorted(rows, program.offsets)
+    alone = np.ones(len(program), dtype=bool)
+    for one, other in neighbours(
+        replace(program, columns=program.columns.take(rows), offsets=ends), pairs, tuple(pieces)
+    ):
+        alone[rows[one.begin : other.end]] = False
+    if not pairs:
+        return program
+    works, number = list(program.tables.works), program.columns.work.copy()
+    for place, work in enumerate(program.tables.works):
+        own = alone & (number == place)
+        if own.any() and any(each.label == EXPERTS and each.beside for each in work.inner):
+            shown = (each._replace(beside="") if each.label == EXPERTS else each for each in work.inner)
+            number[own] = len(works)
+            works.append(work._replace(inner=tuple(shown)))
+    return program.with_tables(works=tuple(works)).with_columns(work=number)
 
 
 def asked_pairs(plan: Plan, schedule: Schedule) -> Pairs:

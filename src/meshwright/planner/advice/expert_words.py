@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from meshwright.ir.table import Kind
+from meshwright.lowering.segment.beside_plan import BESIDE, EXPERTS, has_pairs
 from meshwright.prediction.predicted import Predicted, predict
 from meshwright.prediction.step_part import Hidden, busiest
+from meshwright.prediction.step_program import schedule_of
+from meshwright.schedules.order import registered
 from meshwright.specs.error import MeshwrightError
 from meshwright.specs.units import format_seconds
 
-ROUTE, LABEL, BESIDE = (
-    "ROUTE",
-    "expert parallel",
-    "ep",
-)  # the row, the exchange inside a work, the word of `Plan.overlap`
+ROUTE = "ROUTE"  # the row
 LEAST_TOLD = 0.005  # of a step
 
 
@@ -32,7 +31,7 @@ def expert_exchange(found: Predicted) -> Hidden | None:
     for number, work in enumerate(program.tables.works):
         count = int((own & (program.columns.work == number)).sum())
         for inner in work.inner if count else ():
-            if inner.label != LABEL:
+            if inner.label != EXPERTS:
                 continue
             ends = place.ends(program, device, Kind.COLLECTIVE, inner.exchange)
             one_s = costs.exchange_cost(inner.exchange, inner.bytes, ends).seconds * inner.count
@@ -59,14 +58,17 @@ def expert_line(found: Predicted) -> list[str]:
 
 
 def _with_overlap(found: Predicted) -> str:
-    """What it would gain to send them beside another microbatch's experts, where software can."""
+    """What it would gain to send them beside another microbatch's experts, where the order has pairs; else which have."""
     plan = found.plan
     if BESIDE in plan.overlap or plan.has_parts:
         return ""
+    if not has_pairs(plan, schedule_of(plan)):
+        others = ", ".join(name for name, each in registered().items() if each.pairs)
+        return f"; {plan.schedule} has no two microbatches beside each other, as {others} and one stage have"
     try:
         other = predict(plan.changed(overlap=(*plan.overlap, BESIDE)), found.cluster, extrapolate=True)
         gain = found.step.value / (found.factor * other.step.value) - 1
     except MeshwrightError:
         return ""
     words = "+".join((*plan.overlap, BESIDE))
-    return f"; beside another microbatch's experts, in software that can: {100 * gain:.1f} % faster (--fix overlap={words})"
+    return f"; beside another microbatch's experts they would be {100 * gain:.1f} % faster (--fix overlap={words})"

@@ -131,6 +131,7 @@ class CostSources:
     """
 
     def __init__(self, space: Space, *, extrapolate: bool = False, is_priced: bool = True) -> None:
+        self.extrapolate = extrapolate
         self.counts, self.parts = _parts(space)
         self.prices = SpacePrices(space, extrapolate) if is_priced else None
         self.sites = Sites(space.cluster)

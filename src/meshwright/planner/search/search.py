@@ -16,6 +16,7 @@ from meshwright.planner.search.every_plan import every_plan
 from meshwright.planner.search.expectation import Expectation
 from meshwright.planner.search.objective import DIGITS, Objective, rank, sort_key
 from meshwright.planner.search.plans import Plans, in_full, keep_best, passed_over, safe_first
+from meshwright.planner.search.variation.beside_experts import paired
 from meshwright.planner.search.variation.layer_plan import KINDS, is_uneven
 from meshwright.planner.search.variation.layer_plan import layer_wise as layer_wise_plan
 from meshwright.planner.search.variation.parted_plan import halved, recut
@@ -54,6 +55,7 @@ NUM_SAFE = 6  # plans that are simulated beside, where those that are expected t
 NUM_LAYER_WISE = 3  # of the best plans, whose stages are varied
 # What is varied behind the ranking.
 STAGES_THAT_DIFFER, TOKEN_PARTS, VOCABULARY = "stages that differ", "token parts", "split vocabulary"
+BESIDE_EXPERTS = "tokens beside experts"
 NUM_REASONS = 3  # parts that are named where two plans are compared,
 LEAST_REASON = 1e-3  # if they differ by this share of the step
 Progress = Callable[[str, float], None]
@@ -165,6 +167,8 @@ def search(
             trials.cut(ends_s)
         if "vocabulary" not in decided:
             trials.split_vocabulary(ends_s)
+        if "overlap" not in decided:
+            trials.pair(risk, ends_s)
     num_slow, gap = trials.bounds()
     num_too_large = whole.num_beyond_memory + contenders.num_too_large
     keep_best(best := sorted(trials.plans, key=lambda each: sort_key(objective, each)))
@@ -408,6 +412,17 @@ class _Trials:
         if best is not None and best.step.value < best_s:
             self._add_until(ends_s, other_splits(best.plan))
         self.varied[VOCABULARY] = len(self.plans) - number
+
+    def pair(self, risk: float | None, ends_s: float) -> None:
+        """Add plans whose tokens travel beside another microbatch's computes, of candidates that may be the fastest so."""
+        if self._objective is Objective.MEMORY or self._space.ep.max(initial=1) == 1:
+            return
+        number, best_s = len(self.plans), min(each.step.value for each in self.plans)
+        safe_s = best_s if risk is None else self._safe_s(risk)
+        slowest_s = safe_s if np.isfinite(safe_s) else best_s
+        for plan, closed_form_s in paired(self._contenders, slowest_s, self._capacity, risk):
+            self._add_until(ends_s, (plan,), closed_form_s)
+        self.varied[BESIDE_EXPERTS] = len(self.plans) - number
 
     def _add_until(
         self, ends_s: float, plans: Iterable[Plan], closed_form_s: float = float("nan")
