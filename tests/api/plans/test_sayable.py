@@ -54,10 +54,7 @@ def test_tokens_pass_beside_experts_where_the_program_can_and_nobody_decided() -
     assert "ep" in best.plan.overlap and best.step.value < without.step.value
     assert "--overlap-moe-expert-parallel-comm" in mw.export_plan(best.plan, "megatron").text
     assert len({each.plan for each in found}) == len(found)
-    other = mw.plan(
-        *job, framework="torchtitan", fix={**fix, "sharding": "zero2", "recompute": "none"}, risk=1.0, **sizes
-    )
-    assert not any("ep" in each.plan.overlap for each in other)
+    assert any("overlap" in each.choice for each in refusals(best.plan, "torchtitan", Cluster("4x8xH200")))
     decided = mw.plan(
         *job, framework="megatron", fix={**fix, "overlap": ("reduce", "gather")}, risk=1.0, **sizes
     )
