@@ -22,7 +22,7 @@ from meshwright.planner.search.contender import Contenders
 from meshwright.planner.search.objective import DIGITS
 from meshwright.planner.space.space import Space
 from meshwright.prediction.memory_estimate import estimate_memory
-from meshwright.prediction.memory_limit import fit_probability
+from meshwright.prediction.memory_limit import estimated_rejection, fit_probability
 from meshwright.prediction.predicted import Predicted
 from meshwright.schedules.order import registered
 from meshwright.specs.plan.plan import Plan
@@ -55,7 +55,8 @@ def paired(
     """Candidates with microbatches beside each other whose steps may be shorter than `best_s`, that of the fastest plan that
     fits with this risk; the fastest first, each with its seconds by the closed form. They are expected to fit, with the
     further microbatch in flight, and as many of them with this risk."""
-    chosen, num_safe, seen = list[tuple[Plan, float]](), 0, set[tuple[float, float]]()
+    chosen, num_safe = list[tuple[Plan, float]](), 0
+    seen = set[tuple[float, int]]()
     for number, (space, row, step_s, needed) in enumerate(_priced(contenders, best_s)):
         key = (round(step_s / best_s, DIGITS), round(needed))
         if step_s >= best_s or number == MOST_ASKED or num_safe == NUM_VARIED:
@@ -67,7 +68,7 @@ def paired(
         schedule = registered()[plan.schedule]
         memory = estimate_memory(plan, space.cluster, schedule)
         is_safe = risk is None or fit_probability(memory, capacity_bytes) >= 1.0 - risk
-        fits = memory.reserved_bytes + memory.context_bytes <= capacity_bytes
+        fits = estimated_rejection(plan, memory, capacity_bytes) is None
         is_wanted = is_safe or len(chosen) - num_safe < NUM_VARIED
         if fits and is_wanted and has_pairs(plan, schedule):
             chosen.append((plan, step_s))
