@@ -17,7 +17,9 @@ from meshwright.api.servings.serving import ServerOptions
 from meshwright.serving.api.limit import ServerLimits
 from meshwright.serving.policy.continuous_batching import ContinuousBatching
 from meshwright.serving.policy.limits import Limits
+from meshwright.serving.weight.expert_loads import ExpertLoads, SlotRows
 from meshwright.specs.error import SpecError
+from meshwright.specs.slot import TRUST
 
 ON_CPU, ON_GPU = EngineChoice(engine="torch", device="cpu"), EngineChoice(engine="torch", device="cuda", tp=2)
 
@@ -79,3 +81,16 @@ def test_a_replica_serves_what_its_front_was_told(monkeypatch: pytest.MonkeyPatc
     assert serve_front(told, said.append) == {"num_open": 0} and said == [99]
     server = ServerOptions(name="m", max_queue=7, socket=Path("/s"))
     assert asked == {**groups, "server": server, "model": "models/m", "adapting": adapting}
+
+
+def test_a_replica_tells_its_front_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front sums what its replicas say: loads of experts, which one server shows when it ends, are none of it."""
+    loads = ExpertLoads.of([SlotRows(0, 0, (0, 1), (3, 1))])
+    served = {"num_requests": 2, "num_open": 0, "experts": loads}
+    monkeypatch.setattr(replica, "serve", lambda model, **asked: dict(served))
+    monkeypatch.setattr(TRUST, "is_given", False)
+    choice = EngineChoice(engine="torch", tp=2, ep=2, expert_placement=Path("a.experts.json"))
+    groups = {"choice": choice, "server": ServerOptions(), "limits": Limits(), "policy": ContinuousBatching()}
+    told = told_of("model", {**groups, "bounds": ServerLimits()}, AdapterOptions())
+    assert made(EngineChoice, told["choice"]) == choice
+    assert serve_front({**told, "path": "socket"}, lambda tokens: None) == {"num_requests": 2, "num_open": 0}
