@@ -25,6 +25,10 @@ MEGATRON: Mapping[str, Any] = {
     "sharding": "zero1", "schedule": ("1f1b", "interleaved_1f1b"), "mesh_order": "pp-dp-cp-tp", "layers": "even",
     "recompute": ("none", "selective", "full"),
 }  # fmt: skip
+OVERLAP = (
+    "reduce",
+    "gather",
+)  # of the table's runs: tokens did not travel beside another microbatch's computes
 AS_ATTENTION, WHOLE = 0, 1  # of etp: experts are divided as attention is, or whole on a device
 # What each of the table's columns may choose.
 WAYS: Mapping[str, Mapping[str, Any]] = {
@@ -98,7 +102,7 @@ def best(
     model, cluster = model_of(name), Cluster(f"{devices}x{DEVICE}")
     if length > model.max_sequence_length:
         model = model.changed(max_sequence_length=length)
-    fix = {**FORMATS, **WAYS[way], **({"float8": float8} if float8 else {})}
+    fix = {**FORMATS, "overlap": OVERLAP, **WAYS[way], **({"float8": float8} if float8 else {})}
     foldings = (WHOLE, AS_ATTENTION) if way == "folded" else (AS_ATTENTION,)
     found = [
         search(model, cluster, Workload(batch, length), fix={**fix, "etp": etp}, num_simulated=NUM_SIMULATED)[
