@@ -43,6 +43,12 @@ MORE = [
     planned("folded mixtral", 0.1, tp=2, etp=2),
     planned(cp=2, context="ring"),
     planned("folded deepseek", dispatch="once"),
+    planned("folded deepseek", pp=2, schedule="dualpipe_v", clip=0.1),
+    planned("mixtral of 4", dp=4, ep=4, ep_near=2),
+    planned("mixtral of 4", dp=4, ep=2, sharding="zero3", recompute="full"),
+    planned("qwen moe of 4", pp=2, schedule="interleaved_1f1b", recompute="selective", split_backward=True),
+    planned("mixtral of 4", pp=2, schedule="dualpipe", sharding="zero2"),
+    planned("gpt oss"),
 ]
 
 

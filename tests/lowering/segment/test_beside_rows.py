@@ -224,3 +224,29 @@ def test_every_row_stands_once() -> None:
     c = program.columns
     keys = np.stack([c.effect, c.stage, c.hop, c.microbatch, c.part, program.list_of_row])
     assert len(np.unique(keys, axis=1).T) == len(c)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("schedule", "pp", "chunks"),
+    [
+        *(("dualpipe_v", pp, 2) for pp in (1, 2, 3, 4)),
+        *(("dualpipe", pp, 1) for pp in (2, 4)),
+        *(("interleaved_1f1b", pp, chunks) for pp in (2, 3, 4) for chunks in (2, 3, 4)),
+    ],
+)
+def test_any_number_of_microbatches_has_no_deadlock(schedule: str, pp: int, chunks: int) -> None:
+    """And keeps its rate once there are as many as fill the pipeline from both ends."""
+    model, refused = experts(24), []
+    for num in (*range(1, 14), 17, 25):
+        job = {"model": model, "pp": pp, "schedule": schedule, "batch": 2 * num, "num_chunks": chunks}
+        try:
+            program = paired(step=False, **job)
+        except PlanError:
+            refused.append(num)
+            continue
+        verify(program)
+        if num >= 2 * pp:
+            bare = span_s(0.0, is_beside=True, **job) / span_s(0.0, is_beside=False, **job)
+            assert 1.0 - 1e-9 <= bare < 1.08, num
+    assert 1 in refused and max(refused) <= pp
