@@ -21,7 +21,7 @@ from meshwright.schedules.order import registered
 from meshwright.specs import Cluster, ModelSpec, Plan, Workload, load_model
 
 MIXED = {"dtype": "bfloat16", "master_dtype": "float32", "reduction_dtype": "float32"}
-NUM_DRAWN = 40
+NUM_DRAWN, LEAST_DRAWN = 40, 20  # of fewer a median says little
 MEDIAN_BOUND, NEAR_BOUND = 0.03, 0.15  # of |error|: its median, and its 90th percentile
 
 
@@ -106,7 +106,7 @@ def form_of(name: str) -> ClosedForm:
 
 
 def drawn(found: Space) -> list[int]:
-    count = min(examples(NUM_DRAWN), len(found))
+    count = min(max(LEAST_DRAWN, examples(NUM_DRAWN)), len(found))
     chosen: list[int] = np.random.default_rng(5).choice(len(found), count, replace=False).tolist()
     return chosen
 

@@ -22,6 +22,7 @@ from meshwright.planner.form.cost_table import EMBEDDING, HEAD, CostTables
 from meshwright.planner.form.memory_form import StateBytes, allocated_bytes, sharing
 from meshwright.planner.form.part_seconds import GRID
 from meshwright.planner.form.pipeline_form import ZERO3, Pipelines, Travelling, num_pieces, running
+from meshwright.planner.form.schedule_shape import gathered_share
 from meshwright.planner.space.axis import SHARDINGS
 from meshwright.planner.space.space import Space
 from meshwright.prediction import memory_buffer as buffer
@@ -140,7 +141,7 @@ def _step_s(part: Pipelines, sizes: StateBytes, rows: Ints, case: Ints) -> Float
     gather = _exchanged(part, rows, case, own, sizes.parameter, "gather")
     reduce = _exchanged(part, rows, case, own, sizes.gradient, "reduce")
     scatter = _exchanged(part, rows, case, own, sizes.gradient, "scatter")
-    ran = running(part, pieces, _travelling(part, gather, scatter, sharding, _first_of(case)))
+    ran = running(part, pieces, _travelling(part, pieces, gather, scatter, sharding, _first_of(case)))
     send = tables.send[tables.send_row[rows]]
     found = ran.with_messages(part, case, send, m)
     found = found + _hidden_partly(part, case, own, reduce, has_reduce, sharding, gather)
@@ -153,15 +154,22 @@ def _first_of(case: Ints) -> Ints:
     return np.unique(case, return_index=True)[1]
 
 
-def _travelling(part: Pipelines, gather: _Group, scatter: _Group, sharding: Ints, first: Ints) -> Travelling:
+def _travelling(
+    part: Pipelines, pieces: Ints, gather: _Group, scatter: _Group, sharding: Ints, first: Ints
+) -> Travelling:
     """By case and device, what a microbatch's parameters and gradients take; of one stage alone the backward does not gather
-    again what the forward has just read. What the last microbatch's scatters take is found apart, as other reductions'."""
+    again what the forward has just read, and of stages in one piece computes that follow each other read the same. What the
+    last microbatch's scatters take is found apart, as other reductions'."""
     share = part.devices(part.dense + part.expert)
     share = share / share[:, :1]
     is_gathered, is_reduced = sharding[first] == ZERO3, sharding[first] >= ZERO2
-    forward = np.where(is_gathered, gather.all_s[first], 0.0)[:, None] * share
+    gathered = is_gathered.astype(float)
+    if part.p > 1 and (is_gathered & (pieces == 1)).any():
+        runs = {m: gathered_share(part.schedule, part.p, part.v, m) for m in np.unique(part.m).tolist()}
+        gathered *= np.where(pieces == 1, [runs[m] for m in part.m.tolist()], 1.0)
+    forward = (gathered * gather.all_s[first])[:, None] * share
     again = gather.all_s[first] - (gather.first_s[first] if part.p == 1 else 0.0)
-    backward = np.where(is_gathered, again, 0.0)[:, None] * share
+    backward = (gathered * again)[:, None] * share
     each = np.where(is_reduced, scatter.all_s[first] * (part.m - 1) / part.m, 0.0)
     return Travelling(forward, backward, each[:, None] * share)
 

@@ -259,7 +259,7 @@ def running(part: Pipelines, pieces: Ints, beside: Travelling) -> Running:
     if part.schedule == "interleaved_1f1b":
         return Running(_interleaved_s(part, once, longest), hidden, nothing)
     found, shown = part.m * longest, np.zeros(len(f))
-    for own, shape in part.timed_shapes(f, b):
+    for own, shape in part.timed_shapes(f, b - again):
         found[own] += shape.idle * once[own].mean(axis=1)
         shown[own] = shape.shown
     return Running(found, hidden, shown)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import lru_cache
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +67,9 @@ def schedule_shape(
     few = next((count * p for count in range(STEADY_MICROBATCHES, 0, -1) if count * p <= m), m)
     waited = _waited(name, p, num_chunks, few, times)
     idle = waited.idle * (num_devices - 1) / max(1, p - 1)
-    if few == STEADY_MICROBATCHES * p:  # where passes are not even every further microbatch may wait
+    if (
+        few == STEADY_MICROBATCHES * p and registered()[name].splits_backward
+    ):  # where passes are not even every further microbatch may wait
         earlier = _waited(name, p, num_chunks, few - p, times)
         idle += max(0.0, waited.idle - earlier.idle) / p * (num_microbatches - few * longer)
     steady = STEADY_MICROBATCHES * num_devices
@@ -98,6 +101,27 @@ def _waited(name: str, num_devices: int, num_chunks: int, num_microbatches: int,
     span, late = (equal_span_s(orders, num_chunks, latency, times) for latency in (0.0, LATENCY))
     shown = (late - span) / (LATENCY * num_microbatches)
     return _Idle(span / (1.0 + sum(times)) - num_microbatches, shown)
+
+
+@lru_cache(maxsize=4096)
+def gathered_share(name: str, num_devices: int, num_chunks: int, num_microbatches: int) -> float:
+    """Of a device's computes the share that begins a run on one stage: what is gathered for the first serves them all."""
+    steady = STEADY_MICROBATCHES * num_devices
+    runs = _num_runs(name, num_devices, num_chunks, min(steady, num_microbatches))
+    if num_microbatches > steady:
+        earlier = _num_runs(name, num_devices, num_chunks, steady - num_devices)
+        runs += (runs - earlier) / num_devices * (num_microbatches - steady)
+    return min(1.0, runs / (2 * num_chunks * num_microbatches))
+
+
+@lru_cache(maxsize=512)
+def _num_runs(name: str, num_devices: int, num_chunks: int, num_microbatches: int) -> float:
+    """Runs of computes of one stage that follow each other, W aside, of a device on average."""
+    found = 0
+    for row in registered()[name].orders(num_devices, num_microbatches, num_chunks):
+        stages = [compute.stage for compute in row if compute.name != "W"]
+        found += sum(1 for _ in groupby(stages))
+    return found / num_devices
 
 
 @lru_cache(maxsize=512)
