@@ -49,9 +49,11 @@ def test_a_pipeline_with_a_large_head_is_found_split_and_nothing_that_could_be_i
 
 @pytest.mark.slow
 def test_what_only_its_ends_keep_behind_is_found_split() -> None:
-    """The bound leaves these pipelines out, and 14,000 are hoped to be as fast: the first of them is not the best."""
+    """The bound leaves these pipelines out, and 14,000 are hoped to be as fast: the first of them is not the best. Nor may
+    tokens travel beside another microbatch, which one stage gains more from."""
     job = load_model("qwen3-30b-a3b"), Cluster("4x8xH100"), Workload(256, 4096)
-    split, whole = (search(*job, fix=MIXED, risk=0.0, forbid=forbid)[0] for forbid in ((), ("vocabulary",)))
+    fix = {**MIXED, "overlap": ("reduce", "gather")}
+    split, whole = (search(*job, fix=fix, risk=0.0, forbid=forbid)[0] for forbid in ((), ("vocabulary",)))
     assert split.plan.vocabulary != "ends" and split.step.value < 0.97 * whole.step.value
 
 
