@@ -20,25 +20,15 @@ import argparse
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from benchmarks.token_parts import EVEN, HOST, NUM_WARM_UPS, expert_model
+from benchmarks.token_parts import EVEN, HOST, NUM_WARM_UPS, expert_model, ratios_of
 
 from meshwright.executor.job.gather import JobResult
-from meshwright.executor.job.job import Job
 from meshwright.executor.job.pool import Pool, opened_pool
-from meshwright.executor.ops.optimizer_step import OptimizerConfig
-from meshwright.executor.training.tensor_layout import TensorLayout
-from meshwright.executor.training.training_job import RANDOM, TrainingConfig
-from meshwright.lowering.lower import lower
-from meshwright.schedules import registered
-from meshwright.specs.cluster.source import Cluster
 from meshwright.specs.model.model import ModelSpec
-from meshwright.specs.plan.plan import Plan
-from meshwright.specs.plan.workload import Workload
 from meshwright.specs.units import parse_bandwidth
-from meshwright.stage.mesh import data_axes
-from meshwright.systems.moe.fs_moe.study import NUM_PROCESSES, even_link, overlapped_share, slowed_links
+from meshwright.systems.moe.fs_moe.study import NUM_PROCESSES, even_link, overlapped_share, trained
 
 SAMPLES = 2  # of a process, one microbatch
 ORDERS = {"plain": ("reduce",), "in pairs": ("reduce", "ep")}
@@ -58,20 +48,10 @@ def run_of(
     bytes_per_s: float = 0.0,
 ) -> JobResult:  # fmt: skip
     """A turn."""
-    workload = Workload(NUM_PROCESSES * SAMPLES * num_microbatches, model.max_sequence_length)
-    plan = Plan.of(
-        model, Cluster.detect(NUM_PROCESSES), workload, ep=NUM_PROCESSES, overlap=overlap, dtype="float32",
-        microbatch_size=SAMPLES,
-    )  # fmt: skip
-    training = TrainingConfig(
-        model, plan.layers_per_stage, workload.sequence_length, replace(OptimizerConfig(), clip_norm=None),
-        source=RANDOM, layout=TensorLayout.of(plan), data_axes=data_axes(plan),
-    )  # fmt: skip
-    job = Job.of(
-        lower(plan, registered()[plan.schedule], in_segments=True), NUM_WARM_UPS + steps, training=training,
-        dtype="float32",
-    )  # fmt: skip
-    return pool.run(job, slowing=slowed_links(NUM_PROCESSES, bytes_per_s) if bytes_per_s else None)
+    batch = NUM_PROCESSES * SAMPLES * num_microbatches
+    return trained(
+        model, NUM_PROCESSES, 1, pool, NUM_WARM_UPS + steps, "float32", batch, SAMPLES, bytes_per_s, overlap
+    )
 
 
 def told(name: str, orders: dict[str, Order], *, is_slowed: bool) -> bool:
@@ -83,9 +63,8 @@ def told(name: str, orders: dict[str, Order], *, is_slowed: bool) -> bool:
         print(
             f"{label:>10}: step {step_ms:8.1f} ms, beside {beside:6.1%}, sent {sorted(order.sent)} bytes a step"
         )
-    ratios = [ours / theirs for ours, theirs in zip(paired.seconds, plain.seconds, strict=True)]
-    low, ratio, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-    print(f"in pairs over plain, {len(ratios)} turns: {ratio:.3f} ({low:.3f} to {high:.3f})")
+    low, ratio, high = ratios_of(paired.seconds, plain.seconds)
+    print(f"in pairs over plain, {len(plain.seconds)} turns: {ratio:.3f} ({low:.3f} to {high:.3f})")
     is_more_beside = statistics.median(paired.beside) > statistics.median(plain.beside)
     return is_more_beside and paired.sent == plain.sent and (low <= 1.0 or not is_slowed)
 

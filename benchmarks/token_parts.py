@@ -96,6 +96,12 @@ def pair(model: ModelSpec, link: Link, steps: int, pool: Pool, *, is_reversed: b
     link.forms.append(predicted_ratio(rows[1], rows[parts], NUM_LAYERS, parts))
 
 
+def ratios_of(ours: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Quartiles of the ratios of pairs, the median among them; of one pair its ratio."""
+    ratios = [one / other for one, other in zip(ours, others, strict=True)]
+    return statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+
+
 def told(link: Link) -> bool:
     """Print a link's figures; do they hold?"""
     rate = f", {link.bytes_per_s / 1e6:.1f} MB/s" if link.bytes_per_s else ""
@@ -104,10 +110,9 @@ def told(link: Link) -> bool:
         name = "whole" if side.parts == 1 else f"{side.parts} parts"
         step_ms, beside = statistics.median(side.seconds) * 1e3, statistics.median(side.beside)
         print(f"{name:>10}: step {step_ms:8.1f} ms, beside {beside:6.1%}")
-    ratios = [ours / theirs for ours, theirs in zip(link.parted.seconds, link.whole.seconds, strict=True)]
-    low, ratio, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    low, ratio, high = ratios_of(link.parted.seconds, link.whole.seconds)
     print(
-        f"parts over whole, {len(ratios)} pairs: {ratio:.3f} ({low:.3f} to {high:.3f}), "
+        f"parts over whole, {len(link.whole.seconds)} pairs: {ratio:.3f} ({low:.3f} to {high:.3f}), "
         f"by the closed form {statistics.median(link.forms):.3f}"
     )
     is_more_beside = statistics.median(link.parted.beside) > statistics.median(link.whole.beside)

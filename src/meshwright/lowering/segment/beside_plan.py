@@ -44,6 +44,8 @@ def hidden_in_pairs(program: Program, plan: Plan, schedule: Schedule, pieces: Se
     no other stands beside: in what fills the pipeline, and what drains it. Orders without pairs stay as they are: software
     that hides tokens in them has an order of its own, which is not known here. `pieces`: of every stage the pipeline's."""
     pairs = pairs_of(plan, schedule) if is_beside(plan) else ""
+    if not pairs:
+        return program
     rows = np.flatnonzero(program.kinds == Kind.COMPUTE)
     ends = np.searchsorted(rows, program.offsets)
     alone = np.ones(len(program), dtype=bool)
@@ -51,8 +53,6 @@ def hidden_in_pairs(program: Program, plan: Plan, schedule: Schedule, pieces: Se
         replace(program, columns=program.columns.take(rows), offsets=ends), pairs, tuple(pieces)
     ):
         alone[rows[one.begin : other.end]] = False
-    if not pairs:
-        return program
     works, number = list(program.tables.works), program.columns.work.copy()
     for place, work in enumerate(program.tables.works):
         own = alone & (number == place)

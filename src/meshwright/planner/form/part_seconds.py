@@ -95,9 +95,8 @@ class PassSeconds:
         self._parts, self._prices = parts, prices
         self._works: dict[tuple[object, ...], list[tuple[Work, Cost]]] = {}
         self._built: dict[tuple[object, ...], list[Work]] = {}
-        self._axes: dict[
-            tuple[object, ...], tuple[tuple[str, ...], ...]
-        ] = {}  # that works name, of these keys
+        # that the works of a key name
+        self._axes: dict[tuple[object, ...], tuple[tuple[str, ...], ...]] = {}
         self._costs: dict[tuple[object, ...], list[Cost]] = {}
         self._operators: dict[tuple[object, ...], list[tuple[Operator, ...]]] = {}
         self._known: dict[tuple[object, ...], tuple[Floats, Floats, Floats]] = {}

@@ -23,7 +23,7 @@ STEADY_MICROBATCHES = 3
 # Of a pipeline that is run, or as few more as divide the longer one, which waits and keeps so many times what it does.
 FEW_DEVICES = 4
 LATENCY = 0.03  # of a message, small against a pass: what it adds to the span is what is not hidden
-# How often each kind of moment is the fullest: by microbatches in flight, by these and what waits for W, and by the latter.
+# Moments that may be a device's fullest: most microbatches in flight, most of these and what waits for W, most of the latter.
 NUM_MOMENTS = 3
 
 
@@ -67,9 +67,8 @@ def schedule_shape(
     few = next((count * p for count in range(STEADY_MICROBATCHES, 0, -1) if count * p <= m), m)
     waited = _waited(name, p, num_chunks, few, times)
     idle = waited.idle * (num_devices - 1) / max(1, p - 1)
-    if (
-        few == STEADY_MICROBATCHES * p and registered()[name].splits_backward
-    ):  # where passes are not even every further microbatch may wait
+    # of passes that are not even every further microbatch may wait, where a backward has halves
+    if few == STEADY_MICROBATCHES * p and registered()[name].splits_backward:
         earlier = _waited(name, p, num_chunks, few - p, times)
         idle += max(0.0, waited.idle - earlier.idle) / p * (num_microbatches - few * longer)
     steady = STEADY_MICROBATCHES * num_devices

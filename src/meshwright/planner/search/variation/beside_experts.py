@@ -81,9 +81,8 @@ def _priced(contenders: Contenders, best_s: float) -> list[tuple[Space, int, flo
     space, form = contenders.space, contenders.form
     rows = _hopeful(contenders, best_s)
     found = list[tuple[Space, int, float, float]]()
-    for number in np.unique(
-        space.sharding[rows]
-    ).tolist():  # what runs beside computes otherwise is the sharding's
+    # what runs beside computes otherwise is the sharding's
+    for number in np.unique(space.sharding[rows]).tolist():
         own = rows[space.sharding[rows] == number]
         formats = {**space.formats, "overlap": (*space.overlap(number), BESIDE)}
         beside = replace(space.taken(own), formats=formats, open_contexts={})

@@ -52,6 +52,7 @@ MODEL = ModelSpec.decoder(2, 48, 4, vocabulary_size=96, max_sequence_length=32, 
 def trained(
     model: ModelSpec, num_processes: int, token_parts: int, pool: Pool, num_steps: int = NUM_STEPS, dtype: str = "float64",
     global_batch: int = NUM_PROCESSES * SAMPLES, microbatch: int = SAMPLES, link_bytes_per_s: float = 0.0,
+    overlap: tuple[str, ...] = Plan.overlap,
 ) -> JobResult:  # fmt: skip
     """Experts over all processes, microbatches in so many parts; the batch is the same for any number of processes.
 
@@ -61,7 +62,7 @@ def trained(
     workload = Workload(global_batch, model.max_sequence_length)
     plan = Plan.of(
         model, Cluster.detect(num_processes), workload, ep=num_processes, token_parts=token_parts, dtype=dtype,
-        microbatch_size=microbatch,
+        microbatch_size=microbatch, overlap=overlap,
     )  # fmt: skip
     training = TrainingConfig(
         model, plan.layers_per_stage, workload.sequence_length, replace(OptimizerConfig(), clip_norm=None),
